@@ -1,0 +1,69 @@
+"""The states of a job and every legal move between them.
+
+Nothing moves a job without asking this table, and the picture in the documentation is
+drawn from it.
+"""
+
+from enum import IntEnum
+
+
+class JobState(IntEnum):
+    """Where a job is. The values are on disk and on the wire: never renumber them."""
+
+    WAITING = 1
+    DELAYED = 2
+    BLOCKED = 3
+    ACTIVE = 4
+    COMPLETED = 5
+    DEAD = 6
+    GONE = 7  # no state of a record: the job left, only its tombstone is there
+
+    @property
+    def word(self) -> str:
+        """The state as users read and write it."""
+        return self.name.lower()
+
+
+WAITING = JobState.WAITING
+DELAYED = JobState.DELAYED
+BLOCKED = JobState.BLOCKED
+ACTIVE = JobState.ACTIVE
+COMPLETED = JobState.COMPLETED
+DEAD = JobState.DEAD
+GONE = JobState.GONE
+
+# (from, to) -> when. Blocked jobs come with dependencies; the state has its place already.
+MOVES: dict[tuple[JobState | None, JobState], str] = {
+    (None, WAITING): "push",
+    (None, DELAYED): "push with a delay",
+    (DELAYED, WAITING): "its time comes",
+    (WAITING, ACTIVE): "leased by a pull",
+    (ACTIVE, COMPLETED): "ack with the valid token",
+    (ACTIVE, DELAYED): "fail or stall with attempts left; released with a delay",
+    (ACTIVE, WAITING): "released, or retried without a delay",
+    (ACTIVE, DEAD): "attempts or stalls used up, unrecoverable, or timeout on the last attempt",
+    (WAITING, COMPLETED): "late ack of the last holder, nobody leased it since",
+    (DELAYED, COMPLETED): "late ack of the last holder, nobody leased it since",
+    (COMPLETED, GONE): "retention",
+    (DEAD, GONE): "purge",
+    (WAITING, GONE): "removed",
+    (DELAYED, GONE): "removed",
+}
+
+# Words that users of other queues bring along, accepted as filters.
+STATE_WORDS: dict[str, JobState] = {
+    **{state.word: state for state in JobState if state is not GONE},
+    "pending": WAITING,
+    "processing": ACTIVE,
+    "running": ACTIVE,
+    "failed": DEAD,
+    "prioritized": WAITING,
+    "waiting-children": BLOCKED,
+}
+
+
+# MOVES as rows of booleans, LEGAL[from][to]: the core asks twice a job, and hashing enums is slow.
+LEGAL: tuple[tuple[bool, ...], ...] = tuple(
+    tuple((JobState(a) if a else None, JobState(b) if b else None) in MOVES for b in range(8))
+    for a in range(8)
+)

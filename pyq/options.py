@@ -1,0 +1,168 @@
+"""Options of a job: what they mean on the wire, their defaults and their bounds.
+
+Checked by the client before it sends and by the shard again, with the same code, so
+both refuse the same value with the same sentence.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyq.errors import BadOption
+from pyq.limits import (
+    ATTEMPTS_MAX,
+    BACKOFF_BASE_MS_MAX,
+    BACKOFF_CAP_MS_MAX,
+    BACKOFF_FACTOR_MAX,
+    BACKOFF_STEPS_MAX,
+    DELAY_MS_MAX,
+    HOUR_MS,
+    JOB_ID_MAX,
+    NAME_MAX,
+    PRIORITY_MAX,
+    QUEUE_NAME_MAX,
+    SECOND_MS,
+    TIMEOUT_MS_MAX,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The delay before attempt n+1 after n failures.
+
+    `steps_ms`, if given, is an explicit list whose last entry repeats; otherwise the
+    delay is min(cap, base x factor^(n-1)). Either is varied by +-`jitter` (a share).
+    """
+
+    base_ms: int = 1 * SECOND_MS
+    factor: float = 2.0
+    cap_ms: int = 1 * HOUR_MS
+    jitter: float = 0.2
+    steps_ms: tuple[int, ...] = ()
+
+    def to_wire(self) -> list[Any]:
+        """Return the wire form: [base_ms, factor, cap_ms, jitter, [steps_ms...]]."""
+        return [self.base_ms, self.factor, self.cap_ms, self.jitter, list(self.steps_ms)]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All options of one job, checked. The wire form is a map of the names that differ."""
+
+    priority: int = 0
+    delay_ms: int = 0
+    run_at: int = 0  # wall milliseconds; 0: none
+    attempts: int = 3
+    backoff: Backoff = Backoff()
+    timeout_ms: int = 0  # 0: none
+    job_id: str = ""  # custom id; empty: none
+    keep_completed: bool = True
+
+    def to_wire(self) -> dict[str, Any] | None:
+        """Return the map for the wire and the store, or None if all are defaults."""
+        wire: dict[str, Any] = {}
+        for name in OPTION_NAMES:
+            value = getattr(self, name)
+            if value != getattr(DEFAULT_OPTIONS, name):
+                wire[name] = value.to_wire() if name == "backoff" else value
+        return wire or None
+
+
+DEFAULT_OPTIONS = Options()
+
+
+def check_options(wire: Mapping[str, Any] | None, base: Options = DEFAULT_OPTIONS) -> Options:
+    """Return `base` overlaid with the map `wire`.
+
+    Raises BadOption, whose sentence names the option, the value and the bound.
+    """
+    if not wire:
+        return base
+    values: dict[str, Any] = {name: getattr(base, name) for name in OPTION_NAMES}
+    for name, value in wire.items():
+        check = _CHECKS.get(name)
+        if check is None:
+            raise BadOption(f"unknown option {name!r}; known are {', '.join(sorted(OPTION_NAMES))}")
+        values[name] = check(name, value)
+    if values["delay_ms"] and values["run_at"]:
+        raise BadOption("delay and run_at exclude each other; give one of them")
+    return Options(**values)
+
+
+def check_name(name: Any, what: str = "name", longest: int = NAME_MAX) -> str:
+    """Return `name` if it is 1 to `longest` characters without NUL, or raise BadOption."""
+    if not isinstance(name, str) or not 1 <= len(name) <= longest or "\0" in name:
+        raise BadOption(
+            f"{what} {_short(name)} is not a text of 1 to {longest} characters without NUL"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadOption(f"{what} {_short(name)} cannot be written as UTF-8") from None
+    return name
+
+
+def check_queue(queue: Any) -> str:
+    """Return `queue` if it may name a queue (1 to 256 characters, no NUL), else raise BadOption."""
+    return check_name(queue, "queue", QUEUE_NAME_MAX)
+
+
+def _integer(low: int, high: int) -> Callable[[str, Any], int]:
+    def check(option: str, value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise BadOption(f"{option} {_short(value)} is not a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def _boolean(option: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise BadOption(f"{option} {_short(value)} is neither true nor false")
+    return value
+
+
+def _custom_id(option: str, value: Any) -> str:
+    return "" if value == "" else check_name(value, option, JOB_ID_MAX)
+
+
+def _number(option: str, value: Any, low: float, high: float) -> float:
+    if type(value) not in (int, float) or not low <= value <= high:  # NaN fails both comparisons
+        raise BadOption(f"{option} {_short(value)} is not a number from {low} to {high}")
+    return float(value)
+
+
+def _backoff(option: str, value: Any) -> Backoff:
+    if not isinstance(value, list | tuple) or len(value) != 5:
+        raise BadOption(
+            f"{option} {_short(value)} is not [base_ms, factor, cap_ms, jitter, steps_ms]"
+        )
+    base_ms, factor, cap_ms, jitter, steps_ms = value
+    if not isinstance(steps_ms, list | tuple) or len(steps_ms) > BACKOFF_STEPS_MAX:
+        raise BadOption(f"{option} steps are not a list of at most {BACKOFF_STEPS_MAX} delays")
+    step = _integer(0, BACKOFF_CAP_MS_MAX)
+    return Backoff(
+        _integer(0, BACKOFF_BASE_MS_MAX)("backoff base_ms", base_ms),
+        _number("backoff factor", factor, 1, BACKOFF_FACTOR_MAX),
+        _integer(0, BACKOFF_CAP_MS_MAX)("backoff cap_ms", cap_ms),
+        _number("backoff jitter", jitter, 0, 1),
+        tuple(step("backoff step", item) for item in steps_ms),
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "priority": _integer(-PRIORITY_MAX, PRIORITY_MAX),
+    "delay_ms": _integer(0, DELAY_MS_MAX),
+    "run_at": _integer(0, 1 << 53),
+    "attempts": _integer(1, ATTEMPTS_MAX),
+    "backoff": _backoff,
+    "timeout_ms": _integer(0, TIMEOUT_MS_MAX),
+    "job_id": _custom_id,
+    "keep_completed": _boolean,
+}
+OPTION_NAMES = tuple(_CHECKS)

@@ -1,0 +1,103 @@
+"""What the processes of a cluster share: endpoints, exit codes, death with the parent, log.
+
+Not imported by applications. Router, shards, coordinator and supervisor use it from
+their shells; nothing pure may import it.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ExitCode(IntEnum):
+    """How a process of the cluster ends."""
+
+    OK = 0
+    USAGE = 64
+    PORT_IN_USE = 69
+    INTERNAL = 70
+    LOCKED = 73  # the data directory belongs to a running cluster
+    IO = 74  # damage, or the disk failed
+
+
+def endpoint(runtime: str | Path, process: str) -> str:
+    """Return the ZeroMQ address at which a process of the cluster answers.
+
+    `process` is `router`, `coordinator`, `supervisor` or `shard-N`; `runtime` the short
+    private folder that holds the sockets (an ipc path must fit 107 bytes).
+    """
+    return f"ipc://{runtime}/{process}.sock"
+
+
+def unlink_endpoint(address: str) -> None:
+    """Remove the socket file of a dead process; the caller holds the lock of its data."""
+    Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel to kill this process when its parent dies; exit at once if it is gone already.
+
+    `parent_pid` is the pid the parent passed on the command line; 0: run without a parent.
+    """
+    if not parent_pid:
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        sys.exit(ExitCode.INTERNAL)
+
+
+class StopSignal:
+    """SIGTERM and SIGINT as something a poll loop can see.
+
+    `fd` becomes readable when a signal arrived: a handler that only sets a flag never ends
+    a blocking poll, which the C library repeats. `count` is how many have arrived.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._received)
+        signal.signal(signal.SIGINT, self._received)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+
+    def drain(self) -> None:
+        """Empty the pipe after `fd` was readable."""
+        try:
+            while os.read(self.fd, 256):
+                pass
+        except BlockingIOError:
+            pass
+
+
+def get_logger(process: str) -> Any:
+    """Return a structured logger that writes one line an event to standard error.
+
+    Console style on a terminal, JSON lines elsewhere. Payloads and tokens are never logged.
+    """
+    import structlog
+
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer()
+        if sys.stderr.isatty()
+        else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    return structlog.get_logger().bind(process=process)

@@ -1,0 +1,233 @@
+"""The moves of a job, one function each, with everything that must happen in the same commit.
+
+Operations decide which move; these do it: state, counts, indexes, records, replies to
+those who wait. MOVES (pyq/job.py) lists what is legal; nothing else changes a state.
+"""
+
+from pyq.errors import Status
+from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, LEGAL, WAITING, JobState
+from pyq.limits import ERROR_BYTES_MAX, HISTORY_MAX
+from pyq.messages import Reply
+from shardnode.core.backoff import backoff_ms, chance
+from shardnode.core.effects import Effects, Now
+from shardnode.core.retention import note_finished
+from shardnode.core.state import Job, LeaseEnd, QueueState, ShardState
+
+RESULT_LINGER_MS = 10_000  # a result that is not kept can still be asked for this long
+
+
+def _move(job: Job, target: JobState) -> None:
+    assert LEGAL[job.state][target], f"a job may not move from {job.state!r} to {target!r}"
+    counts = job.queue.counts
+    counts[job.state] -= 1
+    counts[target] += 1
+    job.state = target
+
+
+def open_queue(state: ShardState, name: str, effects: Effects) -> QueueState:
+    """Return a queue, made and recorded if it is new."""
+    queue = state.queues.get(name)
+    if queue is None:
+        queue = state.add_queue(len(state.queues) + 1, name)
+        effects.queues[queue.number] = name
+    return queue
+
+
+def _wake(state: ShardState, job: Job) -> None:
+    if job.queue.parked:
+        state.awake[job.queue] = None
+
+
+def become_ready(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
+    """A delayed or active job joins the tail of its priority."""
+    _move(job, WAITING)
+    job.run_at = 0
+    job.ready = state.next_number()
+    job.updated_at = now.wall_ms
+    job.queue.line.add([job])
+    effects.changed[job.seq] = job
+    _wake(state, job)
+
+
+def become_delayed(state: ShardState, job: Job, delay_ms: int, now: Now, effects: Effects) -> None:
+    """An active job waits for `delay_ms` before it is ready again; zero: it is ready now."""
+    if delay_ms <= 0:
+        become_ready(state, job, now, effects)
+        return
+    _move(job, DELAYED)
+    job.run_at = now.wall_ms + delay_ms
+    job.updated_at = now.wall_ms
+    state.timers.delay(job)
+    effects.changed[job.seq] = job
+
+
+def end_lease(state: ShardState, job: Job, end: LeaseEnd) -> None:
+    """The lease of an active job is over; its token stays with the job, for repeats."""
+    lease = job.lease
+    assert lease is not None
+    assert lease.end is LeaseEnd.HELD, "a lease ends once"
+    lease.end = end
+    del state.processing[job.seq]
+    grant = lease.grant
+    grant.jobs_count -= 1
+    if grant.jobs_count == 0:
+        state.grants.pop(grant.request_id, None)
+
+
+def give_back(state: ShardState, job: Job, delay_ms: int, now: Now, effects: Effects) -> None:
+    """A lease is released: nothing is charged, and the job keeps its place in line."""
+    end_lease(state, job, LeaseEnd.RELEASED)
+    if delay_ms > 0:
+        become_delayed(state, job, delay_ms, now, effects)
+        return
+    _move(job, WAITING)
+    job.updated_at = now.wall_ms
+    job.queue.line.put_back(job)
+    effects.changed[job.seq] = job
+    _wake(state, job)
+
+
+def complete(
+    state: ShardState, done: list[tuple[Job, bytes | None]], now: Now, effects: Effects
+) -> None:
+    """Jobs are done: their records go to disk for good, their results with them.
+
+    Each is active, or not leased again since its lease stalled (a late ack); the caller
+    has marked its lease as acked. This is the hot path, so the loop is flat, and what jobs
+    of one queue share is done once.
+    """
+    wall_ms = now.wall_ms
+    jobs, processing = state.jobs, state.processing
+    changed, ended = effects.changed, effects.ended
+    assert LEGAL[ACTIVE][COMPLETED]
+    seqs_by_queue: dict[QueueState, list[int]] = {}
+    for job, result in done:
+        seq = job.seq
+        queue = job.queue
+        if job.state is ACTIVE:
+            del processing[seq]
+            lease = job.lease
+            assert lease is not None
+            grant = lease.grant
+            grant.jobs_count -= 1
+            if not grant.jobs_count:
+                state.grants.pop(grant.request_id, None)
+            queue.counts[ACTIVE] -= 1
+        else:
+            _leave_line(job)
+        job.state = COMPLETED
+        job.updated_at = wall_ms
+        del jobs[job.id]
+        ended[job.id] = job
+        options = job.options
+        if options.job_id:
+            del queue.custom[options.job_id]
+        if options.keep_completed:
+            changed[seq] = job
+            if result is not None:
+                effects.results[seq] = result
+            if queue in seqs_by_queue:
+                seqs_by_queue[queue].append(seq)
+            else:
+                seqs_by_queue[queue] = [seq]
+        else:
+            _forget_at_once(state, job, result, now, effects)
+        if job.id in state.results:
+            answer_waiting(state, job.id, [COMPLETED.word, result, ""], effects)
+    state.tombstones_count += len(done)
+    for queue, seqs in seqs_by_queue.items():
+        queue.counts[COMPLETED] += len(seqs)
+        queue.finished.add(wall_ms, seqs)
+        note_finished(state, queue)
+
+
+def _leave_line(job: Job) -> None:
+    """A late ack ends a job that waits already: its entry in the line becomes stale."""
+    assert LEGAL[job.state][COMPLETED]
+    job.queue.counts[job.state] -= 1
+    if job.state is WAITING:
+        job.queue.line.discard()
+
+
+def _forget_at_once(
+    state: ShardState, job: Job, result: bytes | None, now: Now, effects: Effects
+) -> None:
+    """A job that is not kept: nothing but its tombstone stays; its result for some seconds."""
+    effects.changed.pop(job.seq, None)
+    effects.forgotten.append(job.seq)
+    state.lingering[job.id] = result
+    state.timers.park(now.mono_ms + RESULT_LINGER_MS, job.id)
+
+
+def kill(state: ShardState, job: Job, reason: str, now: Now, effects: Effects) -> None:
+    """The job becomes a dead letter, in the same commit as its last failure."""
+    detail = job.need_detail()
+    detail.reason = reason
+    _move(job, DEAD)
+    job.updated_at = now.wall_ms
+    _leave_memory(state, job, effects)
+    job.queue.dead[job.seq] = None
+    effects.changed[job.seq] = job
+    answer_waiting(state, job.id, [DEAD.word, None, detail.error], effects)
+
+
+def retry_or_kill(
+    state: ShardState,
+    job: Job,
+    exhausted: bool,
+    reason: str,
+    n: int,
+    retry_in_ms: int,
+    now: Now,
+    effects: Effects,
+) -> None:
+    """After the n-th failure or stall: dead if used up, else delayed.
+
+    By the backoff, unless the worker asked for a delay of its own (`retry_in_ms` >= 0).
+    """
+    if exhausted:
+        kill(state, job, reason, now, effects)
+        return
+    if retry_in_ms < 0:
+        retry_in_ms = backoff_ms(job.options.backoff, n, chance(now.seed, job.seq))
+    become_delayed(state, job, retry_in_ms, now, effects)
+
+
+def note_error(job: Job, error: str, traceback: str, now: Now) -> None:
+    """Keep the error of an attempt, and the last few before it."""
+    detail = job.need_detail()
+    detail.error = error
+    detail.traceback = traceback
+    first_line = error.split("\n", 1)[0][: ERROR_BYTES_MAX // 16]
+    detail.history = [
+        *detail.history[1 - HISTORY_MAX :],
+        (job.attempt, now.wall_ms, first_line),
+    ]
+
+
+def _leave_memory(state: ShardState, job: Job, effects: Effects) -> None:
+    """An ended job leaves the indexes; its tombstone answers for it from now on."""
+    del state.jobs[job.id]
+    if job.options.job_id:
+        del job.queue.custom[job.options.job_id]
+    effects.ended[job.id] = job
+    state.tombstones_count += 1
+
+
+def answer_waiting(state: ShardState, job_id: bytes, body: list[object], effects: Effects) -> None:
+    """Tell everybody who waits for the end of this job."""
+    waiting = state.results.pop(job_id, None)
+    if not waiting:
+        return
+    for parked in waiting:
+        if not parked.done:
+            parked.done = True
+            state.parked_count -= 1
+            effects.replies.append(Reply(parked.command.origin, Status.OK, body))
+
+
+def wake_delayed(state: ShardState, now: Now, effects: Effects) -> None:
+    """Jobs whose time has come become ready."""
+    while (job := state.timers.pop_delayed(now.wall_ms)) is not None:
+        if job.state is DELAYED and job.run_at <= now.wall_ms:
+            become_ready(state, job, now, effects)

@@ -1,0 +1,279 @@
+"""PULL: leases for those who ask, now or when a job becomes ready. UNPULL and RETURN undo it.
+
+A pull is repeated safely: it gets the same leases again, or takes over its parked entry.
+"""
+
+from pyq.errors import Status
+from pyq.job import ACTIVE, LEGAL, WAITING
+from pyq.limits import (
+    BATCH_BYTES_MAX,
+    PARKED_MAX,
+    PULLERS_MAX,
+    QUEUES_MAX,
+    SWEEP_MS_MIN,
+    TIMEOUT_GRACE_MS,
+)
+from pyq.messages import Pull, Reply, Return, Unpull, error_body
+from pyq.routes import shard_of, slot_of
+from shardnode.core.backoff import tokens
+from shardnode.core.effects import Effects, Now
+from shardnode.core.lifecycle import give_back, open_queue
+from shardnode.core.state import (
+    Grant,
+    Job,
+    Lease,
+    ParkedPull,
+    Puller,
+    QueueState,
+    ShardState,
+)
+
+
+def pull(state: ShardState, command: Pull, now: Now) -> Effects:
+    """Lease up to `jobs_max` jobs, or park until one is ready or `wait_ms` is over."""
+    effects = Effects()
+    refusal = _refuse(state, command)
+    if refusal is not None:
+        effects.replies.append(refusal)
+        return effects
+    origin = command.origin
+    puller = _puller(state, command)
+    if origin.sequence < puller.newest:
+        sentence = "a newer pull of this client is known; this one is void"
+        effects.replies.append(Reply(origin, Status.SUPERSEDED, error_body(sentence)))
+        return effects
+    if _repeat(state, command, effects):
+        return effects
+    _withdraw_older(state, command, puller, now, effects)
+    puller.newest = origin.sequence
+    if _lease(state, command, puller, now, effects):
+        return effects
+    if command.wait_ms == 0:
+        effects.replies.append(Reply(origin, Status.OK, [command.lease_ms, []]))
+        return effects
+    _park(state, command, now, effects)
+    return effects
+
+
+def serve_parked(state: ShardState, now: Now, effects: Effects) -> None:
+    """Give jobs that have become ready to the pulls that wait for them, oldest pull first."""
+    for queue in state.awake:
+        while queue.parked and queue.line.count and not state.disk_low:
+            parked = next(iter(queue.parked.values()))
+            unpark(state, parked)
+            puller = _puller(state, parked.command)
+            _lease(state, parked.command, puller, now, effects)
+    state.awake.clear()
+
+
+def expire_pull(state: ShardState, parked: ParkedPull, effects: Effects) -> None:
+    """A parked pull has waited long enough: the answer is empty."""
+    unpark(state, parked)
+    effects.replies.append(Reply(parked.command.origin, Status.OK, [parked.command.lease_ms, []]))
+
+
+def unpull(state: ShardState, command: Unpull, now: Now) -> Effects:
+    """Withdraw a parked pull; it is answered empty. What it was given already stays given."""
+    effects = Effects()
+    parked = state.parked.get(command.request_id)
+    if parked is not None:
+        expire_pull(state, parked, effects)
+    effects.replies.append(Reply(command.origin, Status.OK, [int(parked is not None)]))
+    return effects
+
+
+def give_back_undelivered(state: ShardState, command: Return, now: Now) -> Effects:
+    """RETURN: a pull reply did not reach its client, so its leases are freed, uncharged."""
+    effects = Effects()
+    jobs = [job for job in state.grants.get(command.origin.request_id, ()) if _holds(job, command)]
+    _give_back_all(state, jobs, now, effects)
+    effects.replies.append(Reply(command.origin, Status.OK, [len(jobs)]))
+    return effects
+
+
+def unpark(state: ShardState, parked: ParkedPull) -> None:
+    """Take a parked pull out of the mailboxes of its queues."""
+    parked.done = True
+    state.parked_count -= 1
+    del state.parked[parked.command.origin.request_id]
+    for queue in parked.queues:
+        queue.parked.pop(parked.command.origin.request_id, None)
+
+
+def _refuse(state: ShardState, command: Pull) -> Reply | None:
+    """Return the refusal of a pull that is nobody's fault or the caller's, or None."""
+    if state.disk_low:
+        sentence = f"the disk of shard {state.shard} is nearly full; free some space"
+        return Reply(command.origin, Status.DISK_FULL, error_body(sentence, 1_000))
+    for name in command.queues:
+        if name in state.queues:
+            continue
+        if shard_of(slot_of(name), state.shards_count) != state.shard:
+            sentence = f"queue {name!r} does not live on shard {state.shard}"
+            return Reply(command.origin, Status.WRONG_SHARD, error_body(sentence))
+        if len(state.queues) >= QUEUES_MAX:
+            sentence = f"shard {state.shard} has {QUEUES_MAX} queues; no more are made"
+            return Reply(command.origin, Status.BUSY, error_body(sentence, 60_000))
+    if command.wait_ms and state.parked_count >= PARKED_MAX:
+        sentence = f"{PARKED_MAX} requests wait on shard {state.shard} already"
+        return Reply(command.origin, Status.BUSY, error_body(sentence, 1_000))
+    return None
+
+
+def _puller(state: ShardState, command: Pull) -> Puller:
+    key = (command.origin.client, command.queues[0])
+    puller = state.pullers.get(key)
+    if puller is None:
+        while len(state.pullers) >= PULLERS_MAX:
+            del state.pullers[next(iter(state.pullers))]
+        puller = state.pullers[key] = Puller()
+    return puller
+
+
+def _repeat(state: ShardState, command: Pull, effects: Effects) -> bool:
+    """Answer a pull that was seen before; False if it is new, or nothing is left of it."""
+    request_id = command.origin.request_id
+    held = [job for job in state.grants.get(request_id, ()) if _holds(job, command)]
+    if held:
+        effects.replies.append(_lease_reply(command, held))
+        return True
+    parked = state.parked.get(request_id)
+    if parked is None:
+        return False
+    parked.command.origin = command.origin  # the newest return address counts
+    return True
+
+
+def _withdraw_older(
+    state: ShardState, command: Pull, puller: Puller, now: Now, effects: Effects
+) -> None:
+    """Free what earlier pulls of this client hold without its knowledge, and their places."""
+    for grant in puller.grants:
+        sequence = int.from_bytes(grant.request_id[8:], "big")
+        if sequence > command.last_received and grant.jobs_count:
+            jobs = [job for job in state.grants.get(grant.request_id, ()) if _is_of(job, grant)]
+            _give_back_all(state, jobs, now, effects)
+    puller.grants = [grant for grant in puller.grants if grant.jobs_count]
+    if puller.newest:
+        older = command.origin.client + puller.newest.to_bytes(8, "big")
+        parked = state.parked.get(older)
+        if parked is not None:
+            unpark(state, parked)
+            sentence = "a newer pull of this client took its place"
+            effects.replies.append(
+                Reply(parked.command.origin, Status.SUPERSEDED, error_body(sentence))
+            )
+
+
+def _lease(state: ShardState, command: Pull, puller: Puller, now: Now, effects: Effects) -> bool:
+    """Lease what is ready and answer; False if there is nothing."""
+    taken: list[Job] = []
+    size = 0
+    for name in command.queues:
+        queue = state.queues.get(name)
+        if queue is None or not queue.line.count:
+            continue
+        jobs = queue.line.take(command.jobs_max - len(taken), BATCH_BYTES_MAX - size)
+        taken += jobs
+        size += sum([job.size for job in jobs])
+        queue.counts[WAITING] -= len(jobs)
+        queue.counts[ACTIVE] += len(jobs)
+        if len(taken) >= command.jobs_max or size >= BATCH_BYTES_MAX:
+            break
+    if not taken:
+        return False
+    _grant(state, command, puller, taken, now, effects)
+    effects.replies.append(_lease_reply(command, taken))
+    return True
+
+
+def _grant(
+    state: ShardState,
+    command: Pull,
+    puller: Puller,
+    jobs: list[Job],
+    now: Now,
+    effects: Effects,
+) -> None:
+    """Every job gets a lease with a token of its own."""
+    request_id = command.origin.request_id
+    grant = Grant(request_id, command.worker, command.lease_ms, now.wall_ms)
+    grant.jobs_count = len(jobs)
+    state.grants[request_id] = jobs
+    puller.grants.append(grant)
+    state.grants_made += 1
+    wall_ms, mono_ms = now.wall_ms, now.mono_ms
+    processing, changed = state.processing, effects.changed
+    assert LEGAL[WAITING][ACTIVE]
+    fresh_tokens = tokens(now.seed, state.epoch, state.grants_made, len(jobs))
+    for job, token in zip(jobs, fresh_tokens, strict=True):
+        assert job.state is WAITING, "only waiting jobs are leased"
+        seq = job.seq
+        job.state = ACTIVE
+        job.attempt += 1
+        job.updated_at = wall_ms
+        job.lease = Lease(token, grant, mono_ms)
+        processing[seq] = job
+        changed[seq] = job
+        if job.options.timeout_ms:
+            state.timers.limit(mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job)
+    quarter_ms = max(SWEEP_MS_MIN, command.lease_ms // 4)
+    state.sweep_at = min(state.sweep_at, mono_ms + quarter_ms)
+
+
+def _lease_reply(command: Pull, jobs: list[Job]) -> Reply:
+    groups: list[tuple[str, list[list[object]]]] = []
+    queue: QueueState | None = None
+    rows: list[list[object]] = []
+    leased: list[list[object]] = []
+    for job in jobs:
+        if job.queue is not queue:
+            queue = job.queue
+            rows = []
+            groups.append((queue.name, rows))
+        lease = job.lease
+        assert lease is not None
+        options = job.options
+        row: list[object] = [
+            job.id,
+            lease.token,
+            job.attempt,
+            job.name,
+            job.seq,  # PAYLOAD_AT: the shell puts the payload here
+            job.failures,
+            options.attempts,
+            options.timeout_ms,
+            job.created_at,
+            options.job_id or None,
+        ]
+        rows.append(row)
+        leased.append(row)
+    return Reply(command.origin, Status.OK, [command.lease_ms, groups], leased)
+
+
+def _park(state: ShardState, command: Pull, now: Now, effects: Effects) -> None:
+    queues = [open_queue(state, name, effects) for name in command.queues]
+    parked = ParkedPull(command, queues)
+    state.parked[command.origin.request_id] = parked
+    for queue in queues:
+        queue.parked[command.origin.request_id] = parked
+    state.parked_count += 1
+    state.timers.park(min(now.mono_ms + command.wait_ms, command.origin.deadline_ms), parked)
+
+
+def _holds(job: Job, command: Pull | Return) -> bool:
+    """True if the job is active under a lease that this pull was granted."""
+    return (
+        job.state is ACTIVE
+        and job.lease is not None
+        and job.lease.grant.request_id == command.origin.request_id
+    )
+
+
+def _is_of(job: Job, grant: Grant) -> bool:
+    return job.state is ACTIVE and job.lease is not None and job.lease.grant is grant
+
+
+def _give_back_all(state: ShardState, jobs: list[Job], now: Now, effects: Effects) -> None:
+    for job in jobs:
+        give_back(state, job, 0, now, effects)

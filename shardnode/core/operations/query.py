@@ -1,0 +1,213 @@
+"""GET, LIST, COUNTS, RESULT, PING, STATS: questions that change nothing.
+
+A job's view is a map with fixed names, made here and nowhere else.
+"""
+
+from typing import Any
+
+from pyq.errors import Status
+from pyq.job import COMPLETED, DEAD, JobState
+from pyq.limits import PARKED_MAX
+from pyq.messages import (
+    WANT_PAYLOAD,
+    WANT_RESULT,
+    Counts,
+    Get,
+    List,
+    PayloadRef,
+    Ping,
+    Reply,
+    Result,
+    ResultRef,
+    Stats,
+    error_body,
+)
+from shardnode.core.effects import Effects, Found, Key, Need, Now, Page, Stored, Tombstone
+from shardnode.core.state import Job, ParkedResult, ShardState
+
+
+def get(state: ShardState, command: Get, now: Now, found: Found | None) -> Effects | Need:
+    """One job by id, or every match of a custom id."""
+    live = _live_matches(state, command)
+    if found is None and (keys := _get_keys(state, command, live)):
+        return Need(keys)
+    views = [view(job, True, command.want) for job in live]
+    for known in (found or {}).values():
+        for match in known if isinstance(known, list) else [known]:
+            if isinstance(match, Stored) and match.job.id not in state.jobs:
+                views.append(view(match.job, match.has_result, command.want))
+    return Effects(replies=[Reply(command.origin, Status.OK, [views])])
+
+
+def list_jobs(state: ShardState, command: List, now: Now, found: Found | None) -> Effects | Need:
+    """A page of jobs in order of acceptance, straight from the records."""
+    number = 0
+    if command.queue:
+        queue = state.queues.get(command.queue)
+        if queue is None:
+            return Effects(replies=[Reply(command.origin, Status.OK, [[], None])])
+        number = queue.number
+    key: Key = ("page", number, command.state or 0, command.after, command.limit)
+    if found is None:
+        return Need([key])
+    page = found[key]
+    assert isinstance(page, Page)
+    views = [view(stored.job, stored.has_result, command.want) for stored in page.jobs]
+    return Effects(replies=[Reply(command.origin, Status.OK, [views, page.next_after])])
+
+
+def counts(state: ShardState, command: Counts, now: Now) -> Effects:
+    """Jobs per state, of one queue or of all."""
+    if command.queue:
+        queue = state.queues.get(command.queue)
+        queues = [queue] if queue is not None else []
+    else:
+        queues = list(state.queues.values())
+    body = [
+        [
+            queue.name,
+            {s.word: queue.counts[s] for s in JobState if queue.counts[s]},
+        ]
+        for queue in queues
+    ]
+    return Effects(replies=[Reply(command.origin, Status.OK, body)])
+
+
+def result(state: ShardState, command: Result, now: Now, found: Found | None) -> Effects | Need:
+    """How a job ended, and with what; waits for the end, at most `wait_ms`."""
+    job = state.jobs.get(command.id)
+    if job is not None:
+        if command.wait_ms == 0 or state.parked_count >= PARKED_MAX:
+            return _answer(command, [job.state.word, None, ""])
+        parked = ParkedResult(command)
+        state.results.setdefault(command.id, []).append(parked)
+        state.parked_count += 1
+        until = min(now.mono_ms + command.wait_ms, command.origin.deadline_ms)
+        state.timers.park(until, parked)
+        return Effects()
+    if command.id in state.lingering:
+        return _answer(command, [COMPLETED.word, state.lingering[command.id], ""])
+    if found is None:
+        return Need([("job", command.id)])
+    known = found.get(("job", command.id))
+    if known is None:
+        sentence = "no such job, or it was forgotten"
+        reply = Reply(command.origin, Status.NOT_FOUND, error_body(sentence))
+        return Effects(replies=[reply])
+    return _answer(command, _end_of(known))
+
+
+def expire_result(state: ShardState, parked: ParkedResult, effects: Effects) -> None:
+    """The wait is over and the job has not ended: say where it is."""
+    parked.done = True
+    state.parked_count -= 1
+    command = parked.command
+    waiting = state.results.get(command.id, [])
+    if parked in waiting:
+        waiting.remove(parked)
+        if not waiting:
+            del state.results[command.id]
+    job = state.jobs.get(command.id)
+    word = job.state.word if job is not None else "removed"
+    effects.replies.append(Reply(command.origin, Status.OK, [word, None, ""]))
+
+
+def ping(state: ShardState, command: Ping, now: Now) -> Effects:
+    """I am here, and my loop turns. The shell adds incarnation and pid."""
+    body = ["shard", b"", now.wall_ms, {"shard": state.shard, "epoch": state.epoch}]
+    return Effects(replies=[Reply(command.origin, Status.OK, body)])
+
+
+def stats(state: ShardState, command: Stats, now: Now) -> Effects:
+    """Numbers of the whole shard. The shell adds those of its loop and file."""
+    totals = {s.word: 0 for s in JobState}
+    for queue in state.queues.values():
+        for s in JobState:
+            totals[s.word] += queue.counts[s]
+    totals.pop("gone")
+    body = {
+        "shard": state.shard,
+        "epoch": state.epoch,
+        "queues_count": len(state.queues),
+        "jobs": totals,
+        "parked_count": state.parked_count,
+        "workers_count": len(state.workers),
+        "tombstones_count": state.tombstones_count,
+        "disk_low": state.disk_low,
+        "sweep_in_ms": max(0, state.sweep_at - now.mono_ms),
+    }
+    return Effects(replies=[Reply(command.origin, Status.OK, [body])])
+
+
+def view(job: Job, has_result: bool, want: int) -> dict[str, Any]:
+    """Return what is known of a job, by the names of docs/protocol.md."""
+    lease = job.lease
+    detail = job.detail
+    ended = job.state in (COMPLETED, DEAD)
+    body: dict[str, Any] = {
+        "id": job.id,
+        "job_id": job.options.job_id or None,
+        "queue": job.queue.name,
+        "name": job.name,
+        "state": job.state.word,
+        "priority": job.options.priority,
+        "attempts": job.options.attempts,
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "stalls": job.stalls,
+        "created_at": job.created_at,
+        "run_at": job.run_at or None,
+        "updated_at": job.updated_at,
+        "worker": lease.grant.worker if lease is not None else None,
+        "started_at": lease.grant.granted_at if lease is not None else None,
+        "finished_at": job.updated_at if ended else None,
+        "timeout_ms": job.options.timeout_ms,
+        "error": detail.error if detail and detail.error else None,
+        "traceback": detail.traceback if detail and detail.traceback else None,
+        "reason": detail.reason if detail and detail.reason else None,
+        "history": [list(entry) for entry in detail.history] if detail else [],
+        "progress": detail.progress if detail and detail.progress else None,
+    }
+    if want & WANT_PAYLOAD:
+        body["payload"] = PayloadRef(job.seq)
+    if want & WANT_RESULT:
+        body["result"] = ResultRef(job.seq) if has_result else None
+    return body
+
+
+def _live_matches(state: ShardState, command: Get) -> list[Job]:
+    if command.id is not None:
+        job = state.jobs.get(command.id)
+        return [job] if job is not None else []
+    if command.queue:
+        queue = state.queues.get(command.queue)
+        job = queue.custom.get(command.job_id) if queue is not None else None
+        return [job] if job is not None else []
+    queues = state.queues.values()
+    return [queue.custom[command.job_id] for queue in queues if command.job_id in queue.custom]
+
+
+def _get_keys(state: ShardState, command: Get, live: list[Job]) -> list[Key]:
+    if command.id is not None:
+        return [] if live else [("job", command.id)]
+    if command.queue:
+        queue = state.queues.get(command.queue)
+        known = queue is not None and not live
+        return [("custom", queue.number, command.job_id)] if known and queue else []
+    return [("custom_any", command.job_id)]
+
+
+def _answer(command: Result, body: list[object]) -> Effects:
+    return Effects(replies=[Reply(command.origin, Status.OK, body)])
+
+
+def _end_of(known: object) -> list[object]:
+    """Return the answer for a job that is not in memory."""
+    if isinstance(known, Stored):
+        job = known.job
+        value = ResultRef(job.seq) if known.has_result and job.state is COMPLETED else None
+        error = job.detail.error if job.detail else ""
+        return [job.state.word, value, error]
+    assert isinstance(known, Tombstone)
+    word = {COMPLETED: "result_expired", DEAD: "dead"}.get(known.verdict, "removed")
+    return [word, None, ""]

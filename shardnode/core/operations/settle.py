@@ -1,0 +1,173 @@
+"""ACK, FAIL, RELEASE, EXTEND, PROGRESS: what the holder of a lease says about its job.
+
+All carry the token. A stale one changes nothing; the repeat of an accepted one is
+answered OK, `replayed`. Every batch is answered item by item.
+"""
+
+from pyq.errors import Status
+from pyq.job import ACTIVE, COMPLETED, DEAD
+from pyq.messages import Ack, Extend, Fail, Progress, Release, Reply, batch_answer
+from pyq.wire import Flag
+from shardnode.core.effects import Effects, Found, Need, Now, Stored, Tombstone
+from shardnode.core.lifecycle import (
+    complete,
+    end_lease,
+    give_back,
+    kill,
+    note_error,
+    retry_or_kill,
+)
+from shardnode.core.state import Job, LeaseEnd, ShardState
+
+STALE = "the lease of this attempt has ended"
+REPLAYED = "replayed"
+ACKED, HELD, STALLED = LeaseEnd.ACKED, LeaseEnd.HELD, LeaseEnd.STALLED
+
+
+def ack(state: ShardState, command: Ack, now: Now, found: Found | None) -> Effects | Need:
+    """Finished: each job completes, at most once."""
+    if found is None and (need := _gone_repeats(state, command)) is not None:
+        return need
+    effects = Effects()
+    exceptions: list[list[object]] = []
+    done: list[tuple[Job, bytes | None]] = []
+    jobs = state.jobs
+    for index, (job_id, token, result) in enumerate(command.items):
+        job = jobs.get(job_id)
+        if job is not None:
+            lease = job.lease
+            if lease is not None and lease.token == token:
+                if lease.end is HELD or lease.end is STALLED:
+                    lease.end = ACKED  # at once: the batch may name the job twice
+                    done.append((job, result))
+                    continue
+                if lease.end is ACKED:
+                    exceptions.append([index, Status.OK, REPLAYED])
+                    continue
+        exceptions.append(_refuse(index, job_id, token, COMPLETED, found))
+    complete(state, done, now, effects)
+    body = batch_answer(len(command.items), exceptions)
+    effects.replies.append(Reply(command.origin, Status.OK, body))
+    return effects
+
+
+def fail(state: ShardState, command: Fail, now: Now, found: Found | None) -> Effects | Need:
+    """An attempt failed: delayed by the backoff, or dead when failures are used up."""
+    if found is None and (need := _gone_repeats(state, command)) is not None:
+        return need
+    effects = Effects()
+    exceptions: list[list[object]] = []
+    for index, item in enumerate(command.items):
+        job_id, token, error, traceback, result, unrecoverable, retry_in_ms = item
+        job = state.jobs.get(job_id)
+        if job is None or job.lease is None or job.lease.token != token:
+            exceptions.append(_refuse(index, job_id, token, DEAD, found))
+        elif job.state is not ACTIVE:
+            exceptions.append(_repeated(index, job, LeaseEnd.FAILED))
+        else:
+            if result is not None:
+                effects.results[job.seq] = result
+            fail_attempt(state, job, error, traceback, unrecoverable, retry_in_ms, now, effects)
+    body = batch_answer(len(command.items), exceptions)
+    effects.replies.append(Reply(command.origin, Status.OK, body))
+    return effects
+
+
+def fail_attempt(
+    state: ShardState,
+    job: Job,
+    error: str,
+    traceback: str,
+    unrecoverable: bool,
+    retry_in_ms: int,
+    now: Now,
+    effects: Effects,
+    end: LeaseEnd = LeaseEnd.FAILED,
+) -> None:
+    """The present attempt of an active job counts as a failure. `retry_in_ms` -1: by backoff."""
+    end_lease(state, job, end)
+    note_error(job, error, traceback, now)
+    job.failures += 1
+    if unrecoverable:
+        kill(state, job, "unrecoverable", now, effects)
+        return
+    exhausted = job.failures >= job.options.attempts
+    reason = "timeout" if end is LeaseEnd.TIMED_OUT else "exhausted"
+    retry_or_kill(state, job, exhausted, reason, job.failures, retry_in_ms, now, effects)
+
+
+def release(state: ShardState, command: Release, now: Now) -> Effects:
+    """Given back: nothing is charged, and without a delay the place in line is kept."""
+    effects = Effects()
+    exceptions: list[list[object]] = []
+    for index, (job_id, token, delay_ms) in enumerate(command.items):
+        job = state.jobs.get(job_id)
+        if job is None or job.lease is None or job.lease.token != token:
+            exceptions.append([index, Status.STALE_TOKEN, STALE])
+        elif job.state is not ACTIVE:
+            exceptions.append(_repeated(index, job, LeaseEnd.RELEASED))
+        else:
+            give_back(state, job, delay_ms, now, effects)
+    body = batch_answer(len(command.items), exceptions)
+    effects.replies.append(Reply(command.origin, Status.OK, body))
+    return effects
+
+
+def extend(state: ShardState, command: Extend, now: Now) -> Effects:
+    """The lease lasts `lease_ms` from now on, unless a heartbeat sets it anew."""
+    exceptions: list[list[object]] = []
+    for index, (job_id, token, lease_ms) in enumerate(command.items):
+        job = state.jobs.get(job_id)
+        if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
+            exceptions.append([index, Status.STALE_TOKEN, STALE])
+            continue
+        job.lease.beat_at = now.mono_ms + lease_ms - job.lease.grant.lease_ms
+        job.lease.suspect = False
+    body = batch_answer(len(command.items), exceptions)
+    return Effects(replies=[Reply(command.origin, Status.OK, body)])
+
+
+def progress(state: ShardState, command: Progress, now: Now) -> Effects:
+    """The last word of a holder about how far it is; kept with the job."""
+    effects = Effects()
+    exceptions: list[list[object]] = []
+    for index, (job_id, token, value) in enumerate(command.items):
+        job = state.jobs.get(job_id)
+        if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
+            exceptions.append([index, Status.STALE_TOKEN, STALE])
+            continue
+        job.need_detail().progress = value
+        effects.changed[job.seq] = job
+    body = batch_answer(len(command.items), exceptions)
+    effects.replies.append(Reply(command.origin, Status.OK, body))
+    return effects
+
+
+def _gone_repeats(state: ShardState, command: Ack | Fail) -> Need | None:
+    """Return what a repeat must look up: jobs that left memory, perhaps by its first sending."""
+    if not command.origin.flags & Flag.REPEAT:
+        return None
+    missing = [("job", item[0]) for item in command.items if item[0] not in state.jobs]
+    return Need(list(missing)) if missing else None
+
+
+def _refuse(
+    index: int, job_id: bytes, token: bytes, verdict: int, found: Found | None
+) -> list[object]:
+    """Return the answer to a token that is not the job's: stale, or seen before."""
+    known = found.get(("job", job_id)) if found else None
+    if isinstance(known, Stored):
+        lease, ended_as = known.job.lease, known.job.state
+        if lease is not None and lease.token == token and ended_as == verdict:
+            return [index, Status.OK, REPLAYED]
+    if isinstance(known, Tombstone) and known.digest == token[4:12] and known.verdict == verdict:
+        return [index, Status.OK, REPLAYED]
+    return [index, Status.STALE_TOKEN, STALE]
+
+
+def _repeated(index: int, job: Job, end: LeaseEnd) -> list[object]:
+    """Return the answer to the last token of a job that is not active any more."""
+    assert job.lease is not None
+    if job.lease.end is end:
+        return [index, Status.OK, REPLAYED]
+    return [index, Status.STALE_TOKEN, STALE]

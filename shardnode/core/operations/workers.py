@@ -1,0 +1,132 @@
+"""HEARTBEAT, GOODBYE, WORKERS, STOP_WORKERS: the workers a shard knows, and what it tells them.
+
+A registration lives in memory only and is renewed by each heartbeat. The heartbeat is a
+long poll: that is how `worker stop` reaches a worker without knowing its pid.
+"""
+
+from pyq.errors import Status
+from pyq.job import ACTIVE
+from pyq.limits import PARKED_MAX, SECOND_MS, WORKERS_MAX
+from pyq.messages import (
+    DIRECTIVE_STOP,
+    Goodbye,
+    Heartbeat,
+    Reply,
+    StopWorkers,
+    Worker,
+    Workers,
+)
+from shardnode.core.effects import Effects, Now
+from shardnode.core.lifecycle import give_back
+from shardnode.core.operations.settle import STALE
+from shardnode.core.state import ParkedBeat, ShardState, WorkerEntry
+
+FORGOTTEN_AFTER_MS = 60 * SECOND_MS  # without a heartbeat
+
+
+def heartbeat(state: ShardState, command: Heartbeat, now: Now) -> Effects:
+    """Renew leases; the answer waits until there is something to say, at most `wait_ms`."""
+    exceptions: list[list[object]] = []
+    for index, (job_id, token) in enumerate(command.items):
+        job = state.jobs.get(job_id)
+        if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
+            exceptions.append([index, Status.STALE_TOKEN, STALE])
+            continue
+        lease = job.lease
+        lease.beat_at = max(lease.beat_at, now.mono_ms)
+        lease.suspect = False
+        lease.graces_count = 0
+    effects = Effects()
+    body: list[object] = [len(command.items), exceptions, []]
+    entry = _register(state, command.worker, now, effects) if command.worker else None
+    if entry is None or exceptions or not command.wait_ms or state.parked_count >= PARKED_MAX:
+        effects.replies.append(Reply(command.origin, Status.OK, body))
+        return effects
+    if entry.stopping:
+        body[2] = [DIRECTIVE_STOP]
+        effects.replies.append(Reply(command.origin, Status.OK, body))
+        return effects
+    entry.beat = ParkedBeat(command, body)
+    state.parked_count += 1
+    until = min(now.mono_ms + command.wait_ms, command.origin.deadline_ms)
+    state.timers.park(until, entry.beat)
+    return effects
+
+
+def answer_beat(state: ShardState, beat: ParkedBeat, effects: Effects) -> None:
+    """Answer a parked heartbeat, once."""
+    if not beat.done:
+        beat.done = True
+        state.parked_count -= 1
+        effects.replies.append(Reply(beat.command.origin, Status.OK, beat.body))
+
+
+def stop_workers(state: ShardState, command: StopWorkers, now: Now) -> Effects:
+    """Ask one worker, or all, to finish what runs and end."""
+    effects = Effects()
+    told: list[str] = []
+    _forget_silent(state, now)
+    for entry in state.workers.values():
+        if command.worker and command.worker != entry.worker.id:
+            continue
+        entry.stopping = True
+        told.append(entry.worker.id)
+        if entry.beat is not None:
+            entry.beat.body[2] = [DIRECTIVE_STOP]
+            answer_beat(state, entry.beat, effects)
+    effects.replies.append(Reply(command.origin, Status.OK, [len(told), told]))
+    return effects
+
+
+def list_workers(state: ShardState, command: Workers, now: Now) -> Effects:
+    """Say who is registered, and how many leases each holds on this shard."""
+    _forget_silent(state, now)
+    held: dict[str, int] = {}
+    for job in state.processing.values():
+        assert job.lease is not None
+        name = job.lease.grant.worker
+        held[name] = held.get(name, 0) + 1
+    body = [[entry.worker.to_wire(), held.get(name, 0)] for name, entry in state.workers.items()]
+    return Effects(replies=[Reply(command.origin, Status.OK, body)])
+
+
+def goodbye(state: ShardState, command: Goodbye, now: Now) -> Effects:
+    """A worker ends: what it still holds goes back, uncharged."""
+    effects = Effects()
+    entry = state.workers.pop(command.worker, None)
+    if entry is not None and entry.beat is not None:
+        answer_beat(state, entry.beat, effects)
+    held = [
+        job
+        for job in state.processing.values()
+        if job.lease is not None and job.lease.grant.worker == command.worker
+    ]
+    for job in held:
+        give_back(state, job, 0, now, effects)
+    effects.replies.append(Reply(command.origin, Status.OK, []))
+    return effects
+
+
+def _register(state: ShardState, worker: Worker, now: Now, effects: Effects) -> WorkerEntry | None:
+    entry = state.workers.get(worker.id)
+    if entry is None:
+        _forget_silent(state, now)
+        if len(state.workers) >= WORKERS_MAX:
+            return None
+        entry = state.workers[worker.id] = WorkerEntry(worker, now.mono_ms)
+    if entry.beat is not None:
+        answer_beat(state, entry.beat, effects)
+        entry.beat = None
+    entry.worker = worker
+    entry.seen_at = now.mono_ms
+    return entry
+
+
+def _forget_silent(state: ShardState, now: Now) -> None:
+    silent = [
+        name
+        for name, entry in state.workers.items()
+        if now.mono_ms - entry.seen_at > FORGOTTEN_AFTER_MS
+    ]
+    for name in silent:
+        del state.workers[name]

@@ -1,0 +1,168 @@
+"""The only door to a shard: `apply(command, now) -> effects` and `next_wakeup`.
+
+Pure: no I/O, no clock, no dice, no logging. The same commands give the same effects.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pyq.limits import (
+    RETENTION_MS,
+    TOMBSTONES_MAX,
+)
+from pyq.messages import (
+    Ack,
+    Command,
+    Counts,
+    Extend,
+    Fail,
+    Get,
+    Goodbye,
+    Heartbeat,
+    List,
+    Ping,
+    Progress,
+    Pull,
+    Push,
+    Release,
+    Result,
+    Return,
+    Stats,
+    StopWorkers,
+    Sweep,
+    Unpull,
+    Workers,
+)
+from shardnode.core.effects import Effects, Found, Need, Now
+from shardnode.core.lifecycle import wake_delayed
+from shardnode.core.operations.pull import (
+    expire_pull,
+    give_back_undelivered,
+    pull,
+    serve_parked,
+    unpull,
+)
+from shardnode.core.operations.push import push
+from shardnode.core.operations.query import (
+    counts,
+    expire_result,
+    get,
+    list_jobs,
+    ping,
+    result,
+    stats,
+)
+from shardnode.core.operations.settle import ack, extend, fail, progress, release
+from shardnode.core.operations.sweep import end_timed_out, router_seen, sweep, sweep_if_overdue
+from shardnode.core.operations.workers import (
+    answer_beat,
+    goodbye,
+    heartbeat,
+    list_workers,
+    stop_workers,
+)
+from shardnode.core.retention import forget_old
+from shardnode.core.state import ParkedBeat, ParkedPull, ParkedResult, ShardState
+
+# Operations that may ask for records first, and those that never do.
+_READING: dict[type, Callable[[ShardState, Any, Now, Found | None], Effects | Need]] = {
+    Push: push,
+    Ack: ack,
+    Fail: fail,
+    Get: get,
+    List: list_jobs,
+    Result: result,
+}
+_PLAIN: dict[type, Callable[[ShardState, Any, Now], Effects]] = {
+    Pull: pull,
+    Unpull: unpull,
+    Return: give_back_undelivered,
+    Release: release,
+    Heartbeat: heartbeat,
+    Extend: extend,
+    Progress: progress,
+    Counts: counts,
+    Sweep: sweep,
+    Stats: stats,
+    Ping: ping,
+    Workers: list_workers,
+    StopWorkers: stop_workers,
+    Goodbye: goodbye,
+}
+
+
+class Shard:
+    """A shard as a state machine over its commands."""
+
+    def __init__(self, state: ShardState) -> None:
+        self.state = state
+
+    def apply(self, command: Command, now: Now, found: Found | None = None) -> Effects | Need:
+        """Carry out one command.
+
+        Returns its effects, or Need: then read those records and apply the command again
+        with them in `found`. A command whose caller has stopped waiting does nothing.
+        """
+        state = self.state
+        origin = command.origin
+        if origin.deadline_ms <= now.mono_ms:
+            return Effects()
+        if origin.through_router:
+            router_seen(state, now)
+        kind = type(command)
+        plain = _PLAIN.get(kind)
+        if plain is not None:
+            effects = plain(state, command, now)
+        else:
+            outcome = _READING[kind](state, command, now, found)
+            if isinstance(outcome, Need):
+                return outcome
+            effects = outcome
+        if state.awake:
+            serve_parked(state, now, effects)
+        return effects
+
+    def tick(self, now: Now, late: bool = False, disk_low: bool = False) -> Effects:
+        """Do everything that is due at `now`; the first thing in every turn.
+
+        `late`: the loop did not turn for too long, or did not drain its socket, so nobody's
+        silence is held against him. `disk_low`: refuse new work until there is space again.
+        """
+        state = self.state
+        state.late = late
+        state.disk_low = disk_low
+        effects = Effects()
+        wake_delayed(state, now, effects)
+        end_timed_out(state, now, effects)
+        sweep_if_overdue(state, now, effects)
+        self._expire_parked(now, effects)
+        if now.mono_ms >= state.retention_at:
+            state.retention_at = now.mono_ms + RETENTION_MS
+            forget_old(state, now, effects)
+        if state.awake:
+            serve_parked(state, now, effects)
+        return effects
+
+    def next_wakeup(self, now: Now) -> int | None:
+        """Return the monotonic millisecond at which `tick` has something to do, or None."""
+        state = self.state
+        candidates = [state.timers.next_ms(now.wall_ms, now.mono_ms)]
+        if state.processing:
+            candidates.append(state.sweep_at + state.sweep_period_ms)
+        if state.overfull or state.tombstones_count > TOMBSTONES_MAX:
+            candidates.append(state.retention_at)
+        return min((at for at in candidates if at is not None), default=None)
+
+    def _expire_parked(self, now: Now, effects: Effects) -> None:
+        state = self.state
+        while (who := state.timers.pop_parked(now.mono_ms)) is not None:
+            if isinstance(who, bytes):
+                state.lingering.pop(who, None)
+            elif who.done:
+                continue
+            elif isinstance(who, ParkedPull):
+                expire_pull(state, who, effects)
+            elif isinstance(who, ParkedBeat):
+                answer_beat(state, who, effects)
+            elif isinstance(who, ParkedResult):
+                expire_result(state, who, effects)

@@ -1,0 +1,95 @@
+-- The tables of one shard. Readable with the sqlite3 shell after a clean stop:
+--   select * from job_list;
+-- Immutable and mutable parts of a job live apart, so a change of state rewrites a
+-- hundred bytes and never the payload. A job without a row in `states` is as it was
+-- accepted: waiting, or delayed if it has a run_at. `checksum` and the clock's `digest`
+-- are reserved and NULL for now.
+
+CREATE TABLE meta (
+    key   TEXT PRIMARY KEY,
+    value
+) WITHOUT ROWID;
+
+-- One row, rewritten by every commit: its number, and the last acceptance number given out.
+CREATE TABLE clock (
+    one    INTEGER PRIMARY KEY CHECK (one = 1),
+    lsn    INTEGER NOT NULL,
+    seq    INTEGER NOT NULL,
+    digest BLOB
+);
+
+CREATE TABLE queues (
+    number INTEGER PRIMARY KEY,
+    name   TEXT NOT NULL
+);
+
+CREATE TABLE jobs (
+    seq        INTEGER PRIMARY KEY,
+    id         BLOB NOT NULL,
+    queue      INTEGER NOT NULL,
+    name       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    run_at     INTEGER NOT NULL,
+    size       INTEGER NOT NULL,
+    options    BLOB,
+    checksum   INTEGER,
+    payload    BLOB NOT NULL
+);
+
+CREATE TABLE states (
+    seq        INTEGER PRIMARY KEY,
+    state      INTEGER NOT NULL,
+    ready      INTEGER NOT NULL,
+    run_at     INTEGER NOT NULL,
+    attempt    INTEGER NOT NULL,
+    failures   INTEGER NOT NULL,
+    stalls     INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    token      BLOB,
+    lease_end  INTEGER,
+    lease      BLOB,
+    detail     BLOB,
+    checksum   INTEGER
+);
+
+CREATE TABLE results (
+    seq      INTEGER PRIMARY KEY,
+    checksum INTEGER,
+    result   BLOB NOT NULL
+);
+
+-- Ids are UUIDv7, so this tree grows at its right edge, and the oldest are the smallest.
+CREATE TABLE tombstones (
+    id       BLOB PRIMARY KEY,
+    verdict  INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    digest   BLOB NOT NULL,
+    seq      INTEGER NOT NULL,
+    queue    INTEGER NOT NULL,
+    job_id   TEXT
+) WITHOUT ROWID;
+
+CREATE TABLE custom_ids (
+    job_id TEXT NOT NULL,
+    queue  INTEGER NOT NULL,
+    id     BLOB NOT NULL,
+    seq    INTEGER NOT NULL,
+    PRIMARY KEY (job_id, queue)
+) WITHOUT ROWID;
+
+CREATE VIEW job_list AS
+SELECT jobs.seq,
+       lower(hex(jobs.id)) AS id,
+       custom_ids.job_id,
+       queues.name AS queue,
+       jobs.name,
+       CASE coalesce(states.state, iif(jobs.run_at, 2, 1))
+           WHEN 1 THEN 'waiting' WHEN 2 THEN 'delayed' WHEN 3 THEN 'blocked'
+           WHEN 4 THEN 'active' WHEN 5 THEN 'completed' WHEN 6 THEN 'dead' END AS state,
+       coalesce(states.attempt, 0) AS attempt,
+       datetime(jobs.created_at / 1000, 'unixepoch') AS created_at,
+       jobs.size
+FROM jobs
+JOIN queues ON queues.number = jobs.queue
+LEFT JOIN states USING (seq)
+LEFT JOIN custom_ids USING (seq);
