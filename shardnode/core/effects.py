@@ -67,7 +67,9 @@ class Effects:
     """Everything one command, or one turn, wants done."""
 
     queues: dict[int, str] = field(default_factory=dict)  # new queues, by number
-    accepted: dict[int, tuple[Job, bytes]] = field(default_factory=dict)  # new jobs and payloads
+    accepted: dict[int, Job] = field(default_factory=dict)  # new jobs: the immutable part
+    payloads: dict[int, bytes] = field(default_factory=dict)  # of the accepted
+    custom_ids: list[Job] = field(default_factory=list)  # accepted under a custom id
     changed: dict[int, Job] = field(default_factory=dict)  # the mutable part, to be rewritten
     results: dict[int, bytes] = field(default_factory=dict)
     ended: dict[bytes, Job] = field(default_factory=dict)  # leave a tombstone, by id
@@ -81,6 +83,8 @@ class Effects:
             self.queues.update(later.queues)
         if later.accepted:
             self.accepted.update(later.accepted)
+            self.payloads.update(later.payloads)
+            self.custom_ids += later.custom_ids
         if later.changed:
             self.changed.update(later.changed)
         if later.results:

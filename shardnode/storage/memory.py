@@ -58,17 +58,15 @@ class MemoryStore:
         self._seq = seq
         self._queues.update(effects.queues)
         jobs, payloads = self._jobs, self._payloads
-        for number, (job, payload) in effects.accepted.items():
-            jobs[number] = job_row(job)
-            payloads[number] = payload
-            if job.options.job_id:
-                self._keep_custom_id(job)
+        accepted, changed, ended = effects.accepted, effects.changed, effects.ended
+        jobs.update(zip(accepted, map(job_row, accepted.values()), strict=True))
+        payloads.update(effects.payloads)
+        for job in effects.custom_ids:
+            self._keep_custom_id(job)
         states = self._states
-        for number, job in effects.changed.items():
-            states[number] = state_row(job)
+        states.update(zip(changed, map(state_row, changed.values()), strict=True))
         self._results.update(effects.results)
-        for job_id, job in effects.ended.items():
-            self._tombstones[job_id] = tombstone_row(job)
+        self._tombstones.update(zip(ended, map(tombstone_row, ended.values()), strict=True))
         for number in effects.forgotten:
             for table in (jobs, payloads, states, self._results):
                 table.pop(number, None)

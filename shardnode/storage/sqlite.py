@@ -7,7 +7,8 @@ that a short queue never reads the disk.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib import resources
 from itertools import chain, islice
 from pathlib import Path
@@ -257,8 +258,7 @@ class SqliteStore:
         if effects.ended:
             stones = [tombstone_row(job) for job in effects.ended.values()]
             self._insert("tombstones", _TOMBSTONE_COLUMNS, stones)
-            for job in effects.ended.values():
-                self._uncache(job.seq)
+            self._uncache([job.seq for job in effects.ended.values()])
         if gone:
             for table in ("jobs", "states", "results"):
                 self._delete(table, effects.forgotten)
@@ -266,37 +266,34 @@ class SqliteStore:
             self._trim(effects.trimmed_count)
 
     def _write_accepted(self, effects: Effects, gone: set[int]) -> None:
-        cache = self._payload_cache
-        rows = []
-        custom = []
-        for seq, (job, payload) in effects.accepted.items():
-            if job.options.job_id:
-                custom.append((job.options.job_id, job.queue.number, job.id, seq))
-            if seq in gone:
-                continue
-            rows.append((*job_row(job), payload))
-            if self._cached_bytes + len(payload) <= PAYLOAD_CACHE_BYTES_MAX:
-                cache[seq] = payload
-                self._cached_bytes += len(payload)
+        cache, payloads = self._payload_cache, effects.payloads
+        rows = [
+            (*job_row(job), payloads[seq])
+            for seq, job in effects.accepted.items()
+            if seq not in gone
+        ]
         self._insert("jobs", _JOB_COLUMNS, rows)
-        if custom:
-            self._insert("custom_ids", "job_id, queue, id, seq", custom)
+        size = sum(map(len, payloads.values()))
+        if self._cached_bytes + size <= PAYLOAD_CACHE_BYTES_MAX:
+            cache.update(payloads)
+            self._cached_bytes += size
+        if effects.custom_ids:
+            names = [
+                (job.options.job_id, job.queue.number, job.id, job.seq)
+                for job in effects.custom_ids
+            ]
+            self._insert("custom_ids", "job_id, queue, id, seq", names)
 
-    def _uncache(self, seq: int) -> None:
-        payload = self._payload_cache.pop(seq, None)
-        if payload is not None:
-            self._cached_bytes -= len(payload)
+    def _uncache(self, seqs: Sequence[int]) -> None:
+        pop = self._payload_cache.pop
+        self._cached_bytes -= sum([len(pop(seq, b"")) for seq in seqs])
 
-    def _insert(self, table: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    def _insert(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Put rows in statements of many: half the cost of one statement per row."""
-        pending = iter(rows)
-        one = "(" + ",".join("?" * (columns.count(",") + 1)) + ")"
-        while part := list(islice(pending, ROWS_PER_STATEMENT)):
-            values = ",".join([one] * len(part))
-            self._run(
-                f"INSERT OR REPLACE INTO {table} ({columns}) VALUES {values}",
-                tuple(chain.from_iterable(part)),
-            )
+        for at in range(0, len(rows), ROWS_PER_STATEMENT):
+            part = rows[at : at + ROWS_PER_STATEMENT]
+            sql = _insert_sql(table, columns, len(part))
+            self._run(sql, tuple(chain.from_iterable(part)))
 
     def _delete(self, table: str, seqs: Sequence[int]) -> None:
         pending = iter(seqs)
@@ -357,6 +354,13 @@ class SqliteStore:
         rows: list[Any] = self._run(_PAGE, (after, last, queue, state, limit)).fetchall()
         next_after = rows[-1][0] if len(rows) == limit else scan_end
         return Page([_stored(row, reader) for row in rows], next_after)
+
+
+@lru_cache(maxsize=1_000)
+def _insert_sql(table: str, columns: str, rows_count: int) -> str:
+    one = "(" + ",".join("?" * (columns.count(",") + 1)) + ")"
+    values = ",".join([one] * rows_count)
+    return f"INSERT OR REPLACE INTO {table} ({columns}) VALUES {values}"
 
 
 def _stored(row: Any, reader: RowReader) -> Stored:

@@ -14,6 +14,7 @@ from pyq.limits import (
     TIMEOUT_GRACE_MS,
 )
 from pyq.messages import Pull, Reply, Return, Unpull, error_body
+from pyq.options import Options
 from pyq.routes import shard_of, slot_of
 from shardnode.core.backoff import tokens
 from shardnode.core.effects import Effects, Now
@@ -24,7 +25,6 @@ from shardnode.core.state import (
     Lease,
     ParkedPull,
     Puller,
-    QueueState,
     ShardState,
 )
 
@@ -203,52 +203,49 @@ def _grant(
     puller.grants.append(grant)
     state.grants_made += 1
     wall_ms, mono_ms = now.wall_ms, now.mono_ms
-    processing, changed = state.processing, effects.changed
     assert LEGAL[WAITING][ACTIVE]
     fresh_tokens = tokens(now.seed, state.epoch, state.grants_made, len(jobs))
     for job, token in zip(jobs, fresh_tokens, strict=True):
         assert job.state is WAITING, "only waiting jobs are leased"
-        seq = job.seq
         job.state = ACTIVE
         job.attempt += 1
         job.updated_at = wall_ms
         job.lease = Lease(token, grant, mono_ms)
-        processing[seq] = job
-        changed[seq] = job
         if job.options.timeout_ms:
             state.timers.limit(mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job)
+    by_seq = dict(zip([job.seq for job in jobs], jobs, strict=True))
+    state.processing.update(by_seq)
+    effects.changed.update(by_seq)
     quarter_ms = max(SWEEP_MS_MIN, command.lease_ms // 4)
     state.sweep_at = min(state.sweep_at, mono_ms + quarter_ms)
 
 
 def _lease_reply(command: Pull, jobs: list[Job]) -> Reply:
-    groups: list[tuple[str, list[list[object]]]] = []
-    queue: QueueState | None = None
-    rows: list[list[object]] = []
-    leased: list[list[object]] = []
-    for job in jobs:
-        if job.queue is not queue:
-            queue = job.queue
-            rows = []
-            groups.append((queue.name, rows))
-        lease = job.lease
-        assert lease is not None
-        options = job.options
-        row: list[object] = [
-            job.id,
-            lease.token,
-            job.attempt,
-            job.name,
-            job.seq,  # PAYLOAD_AT: the shell puts the payload here
-            job.failures,
-            options.attempts,
-            options.timeout_ms,
-            job.created_at,
-            options.job_id or None,
-        ]
-        rows.append(row)
-        leased.append(row)
+    leased = [_leased_row(job, job.options) for job in jobs]
+    groups: list[list[object]] = []
+    start = 0
+    for at, job in enumerate(jobs):
+        if job.queue is not jobs[start].queue:
+            groups.append([jobs[start].queue.name, leased[start:at]])
+            start = at
+    groups.append([jobs[start].queue.name, leased[start:]])
     return Reply(command.origin, Status.OK, [command.lease_ms, groups], leased)
+
+
+def _leased_row(job: Job, options: Options) -> list[object]:
+    assert job.lease is not None
+    return [
+        job.id,
+        job.lease.token,
+        job.attempt,
+        job.name,
+        job.seq,  # PAYLOAD_AT: the shell puts the payload here
+        job.failures,
+        options.attempts,
+        options.timeout_ms,
+        job.created_at,
+        options.job_id or None,
+    ]
 
 
 def _park(state: ShardState, command: Pull, now: Now, effects: Effects) -> None:

@@ -2,9 +2,10 @@
 
 from pyq.errors import Status
 from pyq.ids import time_of_id
-from pyq.job import DELAYED, GONE, WAITING
+from pyq.job import DELAYED, GONE, WAITING, JobState
 from pyq.limits import QUEUES_MAX
 from pyq.messages import NewJob, Push, Reply, batch_answer, error_body
+from pyq.options import Options
 from pyq.routes import shard_of, slot_of
 from pyq.wire import Flag
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
@@ -28,51 +29,60 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
         found = {}
     queue = open_queue(state, command.queue, effects)
     exceptions: list[list[object]] = []
-    accepted = effects.accepted
     jobs = state.jobs
-    ready: list[Job] = []
-    delayed_count = 0
+    accepted: list[Job] = []
+    payloads: list[bytes] = []
     wall_ms = now.wall_ms
+    seq = state.counter
+    common: Options | None = None  # jobs of one message mostly share their options
+    special, run_at, job_state = False, 0, WAITING
     for index, new in enumerate(command.jobs):
         job_id, name, payload, options = new
-        if job_id in jobs or repeated or options.job_id:
+        if options is not common:
+            common = options
+            special = repeated or bool(options.job_id)
+            run_at, job_state = _due(options, wall_ms)
+        if special or job_id in jobs:
             exception = _known(state, queue, index, new, repeated, found)
             if exception is not None:
                 exceptions.append(exception)
                 continue
-        run_at = options.run_at or (options.delay_ms and wall_ms + options.delay_ms)
-        if run_at <= wall_ms:
-            run_at = 0
-        seq = state.counter = state.counter + 1
-        job = Job(
-            seq,
-            job_id,
-            queue,
-            name,
-            options,
-            len(payload),
-            wall_ms,
-            run_at,
-            DELAYED if run_at else WAITING,
-        )
+        seq += 1
+        job = Job(seq, job_id, queue, name, options, len(payload), wall_ms, run_at, job_state)
         jobs[job_id] = job
-        accepted[seq] = (job, payload)
+        accepted.append(job)
+        payloads.append(payload)
         if options.job_id:
             queue.custom[options.job_id] = job
-        if run_at:
-            delayed_count += 1
-            state.timers.delay(job)
-        else:
-            ready.append(job)
-    queue.counts[DELAYED] += delayed_count
+            effects.custom_ids.append(job)
+    seqs = range(state.counter + 1, seq + 1)
+    state.counter = seq
+    effects.accepted.update(zip(seqs, accepted, strict=True))
+    effects.payloads.update(zip(seqs, payloads, strict=True))
+    _line_up(state, queue, accepted)
+    body = batch_answer(len(command.jobs), exceptions)
+    effects.replies.append(Reply(command.origin, Status.OK, body))
+    return effects
+
+
+def _due(options: Options, wall_ms: int) -> tuple[int, JobState]:
+    """Return when a job accepted now may run (0: at once), and so its first state."""
+    run_at = options.run_at or (options.delay_ms and wall_ms + options.delay_ms)
+    return (run_at, DELAYED) if run_at > wall_ms else (0, WAITING)
+
+
+def _line_up(state: ShardState, queue: QueueState, accepted: list[Job]) -> None:
+    """Accepted jobs join the line, or wait for their time."""
+    ready = [job for job in accepted if job.state is WAITING]
     queue.counts[WAITING] += len(ready)
     queue.line.add(ready)
-    if queue.parked:
+    if len(ready) < len(accepted):
+        for job in accepted:
+            if job.state is DELAYED:
+                queue.counts[DELAYED] += 1
+                state.timers.delay(job)
+    if ready and queue.parked:
         state.awake[queue] = None
-    effects.replies.append(
-        Reply(command.origin, Status.OK, batch_answer(len(command.jobs), exceptions))
-    )
-    return effects
 
 
 def _refuse(state: ShardState, command: Push) -> Reply | None:

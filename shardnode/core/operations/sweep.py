@@ -1,7 +1,8 @@
 """Stalls, in two phases: a sweep marks leases that fell silent, the next one on time confirms.
 
-Also what else ends an attempt from outside: timeouts. A sweep that comes late, or while
-the router is silent, accuses nobody, since then the silence may be ours.
+Also what else ends an attempt from outside: timeouts. A sweep that comes late accuses
+nobody, and no lease is suspect before the router was heard after it ran out: otherwise the
+silence may be ours.
 """
 
 from pyq.errors import Status
@@ -39,7 +40,6 @@ def sweep_if_overdue(state: ShardState, now: Now, effects: Effects) -> None:
 
 def sweep_leases(state: ShardState, now: Now, effects: Effects) -> tuple[int, int]:
     """Mark the silent, confirm those marked before. Returns (suspects, stalled)."""
-    silent_router = _router_is_silent(state, now)
     stalled: list[Job] = []
     suspects = 0
     shortest_ms = SWEEP_MS_MAX * 4
@@ -49,7 +49,8 @@ def sweep_leases(state: ShardState, now: Now, effects: Effects) -> tuple[int, in
         lease_ms = lease.grant.lease_ms
         if lease_ms < shortest_ms:
             shortest_ms = lease_ms
-        if lease.beat_at + lease_ms > now.mono_ms or state.late or silent_router:
+        ran_out_at = lease.beat_at + lease_ms
+        if ran_out_at > now.mono_ms or state.late or not _router_heard_since(state, ran_out_at):
             lease.suspect = False
         elif lease.suspect:
             stalled.append(job)
@@ -84,6 +85,14 @@ def end_timed_out(state: ShardState, now: Now, effects: Effects) -> None:
             continue
         error = f"timeout after {job.options.timeout_ms / 1000:g} s, ended by the server"
         fail_attempt(state, job, error, "", False, -1, now, effects, LeaseEnd.TIMED_OUT)
+
+
+def _router_heard_since(state: ShardState, mono_ms: int) -> bool:
+    """True if a heartbeat could have come: the router was there after this moment.
+
+    A shard that never saw a router has direct clients only.
+    """
+    return state.router_seen_at is None or state.router_seen_at > mono_ms
 
 
 def _router_is_silent(state: ShardState, now: Now) -> bool:

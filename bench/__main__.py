@@ -1,0 +1,81 @@
+"""`python -m bench SCENARIO ...`: measures the product on this machine, in one run.
+
+`core` is the pure core with a memory store; `load` a real cluster under producers and
+workers; `restart` how long a shard takes to come back. With --json one object on stdout.
+"""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from bench.machine import machine_facts
+
+
+@click.group()
+def main() -> None:
+    """Measure pyq-cluster. Compare figures of one run with each other, not across machines."""
+
+
+@main.command()
+@click.option("--batches", default=300, help="batches of 100 jobs per run", show_default=True)
+@click.option("--runs", default=5, help="runs; the best and the median are shown")
+@click.option("--store", type=click.Choice(["memory", "sqlite"]), default="memory")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object on standard output")
+def core(batches: int, runs: int, store: str, as_json: bool) -> None:
+    """Complete life cycles per second of the core alone: push, pull, ack, batches of 100."""
+    from bench.core import measure_core
+
+    _show("core", measure_core(batches, runs, store), as_json)
+
+
+@main.command()
+@click.option("--shards", default="1,2", help="numbers of shards, one run each", show_default=True)
+@click.option("--jobs", default=100_000, help="jobs per run", show_default=True)
+@click.option("--concurrency", default=100, help="of the worker", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="one JSON object on standard output")
+def load(shards: str, jobs: int, concurrency: int, as_json: bool) -> None:
+    """A cluster on SQLite: add_bulk of 1,000 jobs of 100 bytes, then one worker drains it."""
+    from bench.load import measure_load
+
+    runs = [measure_load(int(count), jobs, concurrency) for count in shards.split(",")]
+    _show(
+        "load", {"runs": runs} if as_json else {f"{r['shards']} shards": r for r in runs}, as_json
+    )
+
+
+@main.command()
+@click.option("--jobs", default=100_000, help="waiting jobs", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="one JSON object on standard output")
+def restart(jobs: int, as_json: bool) -> None:
+    """Kill a shard with waiting jobs: how long until it serves, and what it weighs."""
+    from bench.restart import measure_restart
+
+    _show("restart", measure_restart(jobs), as_json)
+
+
+def _show(scenario: str, result: dict[str, Any], as_json: bool) -> None:
+    facts = machine_facts()
+    if as_json:
+        json.dump({"scenario": scenario, "machine": facts, **result}, sys.stdout)
+        print()
+        return
+    print(f"{scenario} on {facts['cpu']}, {facts['cores']} cores, Python {facts['python']}")
+    print(f"(calibration: {facts['fnv_ns']} ns for one FNV-1a of six bytes in Python)")
+    _print_table(result, "")
+
+
+def _print_table(result: dict[str, Any], indent: str) -> None:
+    for name, value in result.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}:")
+            _print_table(value, indent + "  ")
+        elif isinstance(value, float | int):
+            print(f"{indent}{name:<34}{value:>14,.6g}")
+        else:
+            print(f"{indent}{name:<34}{value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What a handler gets: one leased job, and what it may tell the cluster while it runs."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyq.codec import pack, unpack
+from pyq.durations import Duration, duration_ms
+from pyq.ids import id_to_text
+from pyq.limits import LEASE_MS_MAX, LEASE_MS_MIN, PROGRESS_BYTES_MAX
+from pyq.wire import Verb
+
+if TYPE_CHECKING:
+    from pyq.handoff import Handoff
+
+_NOT_YET = object()
+
+
+class JobContext:
+    """A job and its current attempt, handed to the handler.
+
+    - `queue`, `name`, `job_id` (the custom id or ""), `created_at` (ms since 1970)
+    - `attempt`: number of this attempt, from 1; `attempts`: how many there may be;
+      `failures`: how many have failed before
+    - `fence`: 20 bytes that no other attempt of any job has; keep them with what you write
+      elsewhere, so that a late attempt can be told from the current one
+    - `lost`: the lease has ended, somebody else may run the job; `timed_out`: the attempt took
+      longer than its timeout; `cancelled`: either, or the worker gave the job back because it
+      had to stop. The handler should return soon: its result will not count
+    """
+
+    __slots__ = (
+        "_data", "_handoff", "_payload", "attempt", "attempts", "created_at", "deadline",
+        "failures", "fence", "id_bytes", "job_id", "lost", "name", "queue", "released", "settled",
+        "timed_out", "timeout_ms",
+    )  # fmt: skip
+
+    def __init__(self, handoff: "Handoff", queue: str, lease: tuple[Any, ...]) -> None:
+        (
+            self.id_bytes,
+            self.fence,
+            self.attempt,
+            self.name,
+            self._payload,
+            self.failures,
+            self.attempts,
+            self.timeout_ms,
+            self.created_at,
+            self.job_id,
+        ) = lease
+        self.queue = queue
+        self.lost = False
+        self.timed_out = False
+        self.released = False
+        self.settled = False  # the worker has decided how this attempt ends
+        self.deadline: float | None = None  # seconds since 1970, if the job has a timeout
+        self._handoff = handoff
+        self._data: Any = _NOT_YET
+
+    @property
+    def id(self) -> str:
+        """The job's id as text, a UUID."""
+        return id_to_text(self.id_bytes)
+
+    @property
+    def data(self) -> Any:
+        """What the producer passed. Raises PayloadError if it cannot be unpacked here."""
+        if self._data is _NOT_YET:
+            self._data = unpack(self._payload)
+        return self._data
+
+    @property
+    def cancelled(self) -> bool:
+        """True when the result of this attempt will not count any more."""
+        return self.lost or self.timed_out or self.released
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the timeout, or None without one."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.time())
+
+    def progress(self, value: Any) -> None:
+        """Keep `value` (anything packable, at most 4 KiB) as the job's progress.
+
+        Does not wait for the cluster. Raises PayloadError or TooLarge.
+        """
+        packed = pack(value, "progress", PROGRESS_BYTES_MAX)
+        self._handoff.tell(self, Verb.PROGRESS, (self.id_bytes, self.fence, packed))
+
+    def extend(self, duration: Duration) -> None:
+        """Let the lease last at least this long from now: 0.1 s to an hour.
+
+        Rarely needed: the worker's heartbeats renew it all the time. Does not wait for the
+        cluster; `lost` becomes True if the lease was over already.
+        """
+        lease_ms = duration_ms(duration, "duration", LEASE_MS_MIN, LEASE_MS_MAX)
+        self._handoff.tell(self, Verb.EXTEND, (self.id_bytes, self.fence, lease_ms))
+
+    def __repr__(self) -> str:
+        return f"<JobContext {self.id} {self.name!r} in {self.queue!r}, attempt {self.attempt}>"
