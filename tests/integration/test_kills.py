@@ -1,0 +1,84 @@
+"""kill -9 of every process, each under load from producers and workers: nothing is lost."""
+
+import os
+import signal
+import time
+
+import pytest
+
+import pyq
+from cluster.local import LocalCluster
+from tests.integration.ledger import Ledger, is_alive, kill, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("process", ["shard-0", "router", "coordinator"])
+def test_a_killed_process_of_the_cluster_loses_and_repeats_nothing(process: str) -> None:
+    with LocalCluster(shards=2) as cluster, Ledger(cluster) as ledger:
+        ledger.accepted_more()
+        for _ in range(3):
+            kill(cluster.processes()[process]["pid"])
+            ledger.accepted_more()
+            wait_for(lambda: cluster.processes()[process]["state"] == "ready", 10, cluster.log)
+        ledger.check()
+        assert cluster.processes()[process]["restarts"] == 3
+
+
+def test_a_killed_worker_only_has_its_own_jobs_run_again() -> None:
+    with LocalCluster(shards=2) as cluster, Ledger(cluster, lease_s=1.0) as ledger:
+        ledger.accepted_more()
+        for _ in range(2):
+            ledger.start_worker()
+            victim = ledger.workers.pop(0)
+            victim.kill()
+            victim.wait()
+            ledger.accepted_more()
+        ledger.check(again_allowed=True)
+
+
+def test_a_killed_supervisor_takes_its_children_along_and_the_next_start_finds_everything() -> None:
+    with LocalCluster(shards=2) as cluster, Ledger(cluster) as ledger:
+        ledger.accepted_more()
+        children = [process["pid"] for process in cluster.processes().values()]
+        cluster.kill()
+        wait_for(lambda: not any(map(is_alive, children)), 2)
+        cluster.start()
+        ledger.accepted_more()
+        ledger.check()
+
+
+def test_a_router_that_is_down_for_longer_than_a_lease_re_runs_nothing() -> None:
+    with (
+        LocalCluster(shards=2) as cluster,
+        Ledger(cluster, lease_s=1.0, work_s=0.5) as ledger,
+    ):
+        wait_for(ledger.runs, 20, cluster.log)
+        router = cluster.processes()["router"]["pid"]
+        os.kill(router, signal.SIGSTOP)
+        back_at = time.monotonic() + 4.0  # four leases
+        wait_for(lambda: time.monotonic() > back_at, 10)
+        os.kill(router, signal.SIGCONT)
+        ledger.check()
+
+
+def test_a_worker_that_was_stopped_past_its_lease_cannot_complete_the_job() -> None:
+    with LocalCluster(shards=1) as cluster, pyq.connect(cluster.url) as client:
+        ledger = Ledger(cluster, lease_s=0.5, work_s=1.0)
+        stopped = ledger.start_worker()
+        job = client.queue("red").add("count", backoff=0)
+        wait_for(ledger.runs, 20, cluster.log)
+        stopped.send_signal(signal.SIGSTOP)
+        second = ledger.start_worker()
+        result = job.result(timeout=20)
+        second.kill()
+        second.wait()
+        stopped.send_signal(signal.SIGCONT)
+        wait_for(lambda: "the lease of this attempt has ended" in cluster.log, 20)
+        stopped.kill()
+        stopped.wait()
+        first_run, second_run = ledger.runs()
+        assert result == second_run[2]
+        view = job.view()
+        assert (view["state"], view["result"], view["attempt"]) == ("completed", result, 2)
+        assert (first_run[1], second_run[1]) == (1, 2)

@@ -1,0 +1,211 @@
+"""What must hold after every turn of a shard, whatever happened; docs/invariants.md lists it.
+
+The one place in the tests that looks into the structures of the core.
+"""
+
+from collections import Counter
+from typing import Any
+
+from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, WAITING, JobState
+from pyq.limits import HISTORY_MAX, MAX_STALLS_DEFAULT
+from pyq.routes import shard_of, slot_of
+from shardnode.core.effects import Now, Stored
+from shardnode.core.heap import STALE_MIN, STALE_SHARE, ReadyLine
+from shardnode.core.recovery import restore
+from shardnode.core.shard import Shard
+from shardnode.core.state import Job, LeaseEnd, QueueState, ShardState
+from shardnode.storage.store import Store
+
+LIVE = (WAITING, DELAYED, ACTIVE)
+
+
+def check_invariants(shard: Shard, store: Store, now: Now) -> None:
+    """Raise AssertionError with a sentence if anything that must always hold does not."""
+    state = shard.state
+    records = {job.seq: job for job in store.jobs(state.queues_by_number)}
+    _check_identity(state, records)
+    _check_lines(state)
+    _check_leases(state)
+    _check_waiting_callers(state)
+    _check_timers(state)
+    _check_records(state, store, records)
+    _check_rebuilt(state, store, now)
+
+
+def line_entries(line: ReadyLine) -> list[Job]:
+    """Every entry of a line in the order in which `take` meets them, stale ones included."""
+    entries: list[Job] = []
+    for priority in sorted(line._buckets, reverse=True):
+        bucket = line._buckets[priority]
+        jobs = [*bucket.line, *[job for _, job in bucket.returned]]
+        entries += sorted(jobs, key=lambda job: job.ready)
+    return entries
+
+
+def live_line(line: ReadyLine) -> list[Job]:
+    """The waiting jobs of a line in the order in which they will be leased."""
+    return [job for job in line_entries(line) if job.state is WAITING]
+
+
+def fields(job: Job) -> dict[str, Any]:
+    """Every field of a job that its records keep."""
+    kept = {
+        name: getattr(job, name)
+        for name in Job.__slots__
+        if name not in ("queue", "lease", "detail")
+    }
+    lease, detail = job.lease, job.detail
+    kept["queue"] = job.queue.name
+    kept["lease"] = lease and (
+        lease.token,
+        lease.end,
+        lease.grant.request_id,
+        lease.grant.worker,
+        lease.grant.lease_ms,
+        lease.grant.granted_at,
+    )
+    kept["detail"] = detail and {name: getattr(detail, name) for name in detail.__slots__}
+    return kept
+
+
+def _check_identity(state: ShardState, records: dict[int, Job]) -> None:
+    for job_id, job in state.jobs.items():
+        assert job.id == job_id
+        assert job.state in LIVE, f"{job.state!r} in the table of live jobs"
+        assert job.queue is state.queues[job.queue.name]
+        assert state.queues_by_number[job.queue.number] is job.queue
+    seqs = [job.seq for job in state.jobs.values()]
+    readies = [job.ready for job in state.jobs.values()]
+    assert len(set(seqs)) == len(seqs), "an acceptance number is used twice (I4)"
+    assert len(set(readies)) == len(readies), "a place in line is used twice"
+    assert max([0, *seqs, *readies, *records]) <= state.counter, "a number beyond the counter (I4)"
+    for queue in state.queues.values():
+        mine = [job for job in records.values() if job.queue is queue]
+        expected = Counter(job.state for job in mine)
+        counted = {s: queue.counts[s] for s in JobState if queue.counts[s]}
+        assert counted == expected, f"counts of {queue.name} differ from its records (I6)"
+        assert shard_of(slot_of(queue.name), state.shards_count) == state.shard, "I3"
+        custom = {job.options.job_id: job for job in _live(state, queue) if job.options.job_id}
+        assert queue.custom == custom, "custom ids differ from the live jobs that have one (I17)"
+        completed = {job.seq for job in mine if job.state is COMPLETED}
+        assert sorted(queue.finished) == sorted(completed), "finished differs from its records"
+        assert queue.finished.count == len(completed)
+        assert set(queue.dead) == {job.seq for job in mine if job.state is DEAD}
+
+
+def _check_lines(state: ShardState) -> None:
+    for queue in state.queues.values():
+        line = queue.line
+        alive = live_line(line)
+        waiting = {job.seq for job in _live(state, queue) if job.state is WAITING}
+        assert len(alive) == len({job.seq for job in alive}), "two live entries of one job (I5)"
+        assert {job.seq for job in alive} == waiting, "the line is not what waits (I5)"
+        assert line.count == len(alive), "the line miscounts its live entries"
+        stale = line.entries_count() - line.count
+        bound = max(STALE_MIN, line.entries_count() // STALE_SHARE) + 1
+        assert 0 <= stale <= bound, f"{stale} stale entries of {line.entries_count()} (I5)"
+
+
+def _check_leases(state: ShardState) -> None:
+    active = {job.seq: job for job in state.jobs.values() if job.state is ACTIVE}
+    assert state.processing == active, "the processing set is not what is active (I7)"
+    tokens = set()
+    by_grant: Counter[int] = Counter()
+    for job in active.values():
+        lease = job.lease
+        assert lease is not None
+        assert lease.end is LeaseEnd.HELD, "an active job whose lease is over (I7)"
+        assert len(lease.token) == 20
+        assert int.from_bytes(lease.token[:4], "big") <= state.epoch
+        tokens.add(lease.token)
+        by_grant[id(lease.grant)] += 1
+        assert job in state.grants[lease.grant.request_id], "a lease that its pull does not know"
+    assert len(tokens) == len(active), "two leases with one token (I8)"
+    for job in active.values():
+        assert job.lease is not None
+        grant = job.lease.grant
+        assert grant.jobs_count == by_grant[id(grant)], "a grant miscounts its leases"
+    held = {job.lease.grant.request_id for job in active.values() if job.lease}
+    assert set(state.grants) == held, "grants without leases, or leases without a grant"
+    for job in state.jobs.values():
+        if job.state is not ACTIVE and job.lease is not None:
+            assert job.lease.end is not LeaseEnd.HELD, "a lease is held on a job not active (I7)"
+            assert job.lease.end is not LeaseEnd.ACKED, "an acked job is alive (I2)"
+        assert job.failures <= job.options.attempts, "I9"
+        assert job.stalls <= MAX_STALLS_DEFAULT, "a live job with too many stalls (I9)"
+        assert job.detail is None or len(job.detail.history) <= HISTORY_MAX
+
+
+def _check_waiting_callers(state: ShardState) -> None:
+    assert not state.awake, "somebody was woken and not served"
+    for request_id, parked in state.parked.items():
+        assert parked.command.origin.request_id == request_id
+        assert not parked.done, "an answered pull is still parked"
+        for queue in parked.queues:
+            assert queue.parked.get(request_id) is parked, "a parked pull its queue does not know"
+            assert state.disk_low or not queue.line.count, "a pull waits although jobs do"
+    for queue in state.queues.values():
+        for request_id, parked in queue.parked.items():
+            assert state.parked.get(request_id) is parked, "a mailbox names a pull that is gone"
+    beats = [entry.beat for entry in state.workers.values() if entry.beat and not entry.beat.done]
+    results = [parked for waiting in state.results.values() for parked in waiting]
+    assert not any(parked.done for parked in results)
+    assert all(state.results.values()), "an empty list of those who wait for a result"
+    assert set(state.results) <= set(state.jobs), "somebody waits for the end of an ended job"
+    parked_count = len(state.parked) + len(beats) + len(results)
+    assert state.parked_count == parked_count, "parked_count drifts (P16)"
+
+
+def _check_timers(state: ShardState) -> None:
+    due = {(at, seq) for at, seq, _ in state.timers._delayed}
+    for job in state.jobs.values():
+        if job.state is DELAYED:
+            assert job.run_at > 0
+            assert (job.run_at, job.seq) in due, "a delayed job that nothing wakes"
+        else:
+            assert job.run_at == 0, "a job that is not delayed has a due time"
+
+
+def _check_records(state: ShardState, store: Store, records: dict[int, Job]) -> None:
+    live = {job.seq for job in state.jobs.values()}
+    assert {seq for seq, job in records.items() if job.state in LIVE} == live, "I1"
+    for job in state.jobs.values():
+        assert fields(records[job.seq]) == fields(job), "memory and records differ (I1)"
+    payloads = store.payloads(list(records))
+    assert {seq: len(payload) for seq, payload in payloads.items()} == {
+        seq: job.size for seq, job in records.items()
+    }, "payloads are missing or of another size (I39)"
+    ended = [job for job in records.values() if job.state not in LIVE]
+    found = store.find([("job", job.id) for job in ended], state.queues_by_number)
+    for job in ended:
+        known = found[("job", job.id)]
+        assert isinstance(known, Stored) or job.id in state.jobs, "an ended job not found by its id"
+
+
+def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
+    """What a restart would know is what is known (I1)."""
+    other = ShardState(state.shard, state.shards_count, state.epoch + 1)
+    for number, queue in state.queues_by_number.items():
+        other.add_queue(number, queue.name)
+    restore(other, store.jobs(other.queues_by_number), now)
+    assert other.jobs.keys() == state.jobs.keys()
+    assert other.processing.keys() == state.processing.keys()
+    assert other.grants.keys() == state.grants.keys()
+    for request_id, jobs in state.grants.items():
+        held = {job.seq for job in jobs if job.state is ACTIVE}
+        rebuilt = {job.seq for job in other.grants[request_id]}
+        assert rebuilt == held, "a pull would get other leases after a restart"
+    for name, queue in state.queues.items():
+        twin = other.queues[name]
+        assert twin.counts == queue.counts
+        assert [job.seq for job in live_line(twin.line)] == [
+            job.seq for job in live_line(queue.line)
+        ], f"the line of {name} would have another order after a restart"
+        assert twin.custom.keys() == queue.custom.keys()
+        assert twin.dead.keys() == queue.dead.keys()
+        assert twin.finished.count == queue.finished.count
+    assert {queue.name for queue in other.overfull} == {queue.name for queue in state.overfull}
+
+
+def _live(state: ShardState, queue: QueueState) -> list[Job]:
+    return [job for job in state.jobs.values() if job.queue is queue]
