@@ -15,8 +15,6 @@ from pyq.errors import Status
 from pyq.limits import (
     DISK_BALLAST_BYTES,
     FRAME_BYTES_MAX,
-    SYNC_JOBS_MAX,
-    SYNC_MS,
     TURN_BYTES_MAX,
     TURN_JOBS_MAX,
     TURN_MESSAGES_MAX,
@@ -33,6 +31,7 @@ from shardnode.frames import ReplyEncoder, read_message
 from shardnode.health import LoopHealth
 from shardnode.storage.sqlite import SqliteStore
 from shardnode.storage.store import OutcomeUnknown, Store, StoreFull
+from shardnode.syncer import Syncer
 
 IDLE_MS = 1_000  # the loop turns at least this often, so that a pause of it is noticed
 DISK_CHECK_MS = 100
@@ -62,13 +61,12 @@ class Server:
         self._health = LoopHealth(config.shard, loaded.epoch)
         self._socket = self._bind()
         self._undelivered: list[Command] = []
-        self._unsynced_since: int | None = None
-        self._unsynced_jobs_count = 0
-        self._sync_window_ms = SYNC_MS
         self._disk_checked_at = 0
         self._disk_low = False
+        self._syncer: Syncer | None = None
         if isinstance(store, SqliteStore):
             store.fill_ballast(DISK_BALLAST_BYTES)
+            self._syncer = Syncer(store.log_fd())
         gc.freeze()
         log.info(
             "shard_ready",
@@ -83,6 +81,8 @@ class Server:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._stop.fd, zmq.POLLIN)
+        if self._syncer is not None:
+            poller.register(self._syncer.fd, zmq.POLLIN)
         late = False
         while True:
             started_ms = _mono_ms()
@@ -128,7 +128,7 @@ class Server:
             self._answer_unknown(turn.commands)
             raise
         self._send(replies)
-        self._sync_if_due()
+        self._sync()
         return drained
 
     def _drain(self) -> "tuple[Turn, bool]":
@@ -171,14 +171,13 @@ class Server:
             self._append_again(staged, durable)
             self._store.commit()
         self._health.committed(now, (time.monotonic_ns() - started_ns) // 1_000)
-        if durable:
-            self._unsynced_since, self._unsynced_jobs_count = None, 0
+        if self._syncer is None:
             return
-        if self._unsynced_since is None:
-            self._unsynced_since = now.mono_ms
-        self._unsynced_jobs_count += sum(
-            len(effects.changed) + len(effects.accepted) for effects in staged
-        )
+        if durable:
+            self._syncer.all_synced()
+            return
+        jobs_count = sum(len(part.changed) + len(part.accepted) for part in staged)
+        self._syncer.committed(now.mono_ms, jobs_count)
 
     def _append_again(self, staged: list[Effects], durable: bool) -> None:
         """The disk is full: give the ballast back and write the turn once more."""
@@ -196,23 +195,17 @@ class Server:
             store.rollback()
             raise OutcomeUnknown(str(error)) from error
 
-    def _sync_if_due(self) -> None:
-        """Close the window of a power failure: one sync covers all commits before it."""
-        if self._unsynced_since is None:
-            return
-        started_ms = _mono_ms()
-        age_ms = started_ms - self._unsynced_since
-        if age_ms < self._sync_window_ms and self._unsynced_jobs_count < SYNC_JOBS_MAX:
+    def _sync(self) -> None:
+        """Close the window of a power failure, in the background."""
+        if self._syncer is None:
             return
         try:
-            self._store.sync()
-        except StoreFull as error:
-            self._store.rollback()
-            raise OutcomeUnknown(str(error)) from error
-        took_ms = _mono_ms() - started_ms
-        self._sync_window_ms = max(SYNC_MS, 2 * took_ms)
-        self._health.synced(age_ms + took_ms)
-        self._unsynced_since, self._unsynced_jobs_count = None, 0
+            window_ms = self._syncer.finished(_mono_ms())
+        except OSError as error:
+            raise OutcomeUnknown(f"the disk failed to sync: {error.strerror}") from error
+        if window_ms is not None:
+            self._health.synced(window_ms)
+        self._syncer.start_if_due(_mono_ms())
 
     def _send(self, replies: list[Reply]) -> None:
         for reply in replies:
@@ -240,9 +233,9 @@ class Server:
         wakeup_at = self._shard.next_wakeup(self._now())
         if wakeup_at is not None:
             timeout_ms = min(timeout_ms, wakeup_at - mono_ms)
-        if self._unsynced_since is not None:
-            due_at = self._unsynced_since + self._sync_window_ms
-            timeout_ms = min(timeout_ms, due_at - mono_ms)
+        sync_at = self._syncer.due_at() if self._syncer is not None else None
+        if sync_at is not None:
+            timeout_ms = min(timeout_ms, sync_at - mono_ms)
         return max(0, timeout_ms)
 
     def _check_disk(self, now: Now) -> None:

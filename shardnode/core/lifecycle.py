@@ -77,6 +77,7 @@ def end_lease(state: ShardState, job: Job, end: LeaseEnd) -> None:
 def give_back(state: ShardState, job: Job, delay_ms: int, now: Now, effects: Effects) -> None:
     """A lease is released: nothing is charged, and the job keeps its place in line."""
     end_lease(state, job, LeaseEnd.RELEASED)
+    job.attempt -= 1
     if delay_ms > 0:
         become_delayed(state, job, delay_ms, now, effects)
         return
@@ -228,6 +229,5 @@ def answer_waiting(state: ShardState, job_id: bytes, body: list[object], effects
 
 def wake_delayed(state: ShardState, now: Now, effects: Effects) -> None:
     """Jobs whose time has come become ready."""
-    while (job := state.timers.pop_delayed(now.wall_ms)) is not None:
-        if job.state is DELAYED and job.run_at <= now.wall_ms:
-            become_ready(state, job, now, effects)
+    while (job := state.timers.delayed.pop(now.wall_ms)) is not None:
+        become_ready(state, job, now, effects)

@@ -56,4 +56,4 @@ def _restore_lease(state: ShardState, job: Job, now: Now) -> None:
     state.grants[grant.request_id].append(job)
     state.processing[job.seq] = job
     if job.options.timeout_ms:
-        state.timers.limit(now.mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job)
+        state.timers.limit(now.mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job, lease)

@@ -155,11 +155,9 @@ class Shard:
 
     def _expire_parked(self, now: Now, effects: Effects) -> None:
         state = self.state
-        while (who := state.timers.pop_parked(now.mono_ms)) is not None:
+        while (who := state.timers.parked.pop(now.mono_ms)) is not None:
             if isinstance(who, bytes):
                 state.lingering.pop(who, None)
-            elif who.done:
-                continue
             elif isinstance(who, ParkedPull):
                 expire_pull(state, who, effects)
             elif isinstance(who, ParkedBeat):

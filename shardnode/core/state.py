@@ -34,13 +34,16 @@ HELD = LeaseEnd.HELD
 class Grant:
     """What all leases of one pull share."""
 
-    __slots__ = ("granted_at", "jobs_count", "lease_ms", "packed", "request_id", "worker")
+    __slots__ = ("fence", "granted_at", "jobs_count", "lease_ms", "packed", "request_id", "worker")
 
-    def __init__(self, request_id: bytes, worker: str, lease_ms: int, granted_at: int) -> None:
+    def __init__(
+        self, request_id: bytes, worker: str, lease_ms: int, granted_at: int, fence: int
+    ) -> None:
         self.request_id = request_id
         self.worker = worker
         self.lease_ms = lease_ms
         self.granted_at = granted_at  # wall
+        self.fence = fence  # grows from lease to lease of a job, also across restarts
         self.jobs_count = 0  # leases of this grant still held
         self.packed = b""  # the store's form, made once for all its jobs
 
@@ -121,7 +124,7 @@ class Job:
         self.run_at = run_at  # 0, or the wall time before which it is not leased
         self.state = state
         self.ready = seq  # place in line; a new one each time the job becomes ready again
-        self.attempt = 0  # leases so far
+        self.attempt = 0  # leases so far, without those given back
         self.failures = 0
         self.stalls = 0
         self.updated_at = created_at

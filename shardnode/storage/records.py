@@ -129,8 +129,7 @@ class RowReader:
     def _read_grant(self, packed: bytes) -> Grant:
         grant = self._grants.get(packed)
         if grant is None:
-            request_id, worker, lease_ms, granted_at = msgpack.unpackb(packed)
-            grant = self._grants[packed] = Grant(request_id, worker, lease_ms, granted_at)
+            grant = self._grants[packed] = Grant(*msgpack.unpackb(packed))
             grant.packed = packed
         return grant
 
@@ -151,7 +150,9 @@ def _packed_options(options: Options) -> bytes | None:
 
 
 def _packed_grant(grant: Grant) -> bytes:
-    grant.packed = _packer.pack((grant.request_id, grant.worker, grant.lease_ms, grant.granted_at))
+    grant.packed = _packer.pack(
+        (grant.request_id, grant.worker, grant.lease_ms, grant.granted_at, grant.fence)
+    )
     return grant.packed
 
 

@@ -175,6 +175,14 @@ class SqliteStore:
         self._run("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
+    def log_fd(self) -> int:
+        """Return a descriptor of the write-ahead log, for syncing it from another thread.
+
+        SQLite holds no lock on this file, so that opening it once more is harmless; it lives
+        as long as the connection.
+        """
+        return os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+
     def free_bytes(self) -> int:
         """Return the free space of the disk."""
         return shutil.disk_usage(self._path.parent).free

@@ -197,7 +197,7 @@ def _grant(
 ) -> None:
     """Every job gets a lease with a token of its own."""
     request_id = command.origin.request_id
-    grant = Grant(request_id, command.worker, command.lease_ms, now.wall_ms)
+    grant = Grant(request_id, command.worker, command.lease_ms, now.wall_ms, state.next_number())
     grant.jobs_count = len(jobs)
     state.grants[request_id] = jobs
     puller.grants.append(grant)
@@ -212,7 +212,7 @@ def _grant(
         job.updated_at = wall_ms
         job.lease = Lease(token, grant, mono_ms)
         if job.options.timeout_ms:
-            state.timers.limit(mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job)
+            state.timers.limit(mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job, job.lease)
     by_seq = dict(zip([job.seq for job in jobs], jobs, strict=True))
     state.processing.update(by_seq)
     effects.changed.update(by_seq)
@@ -245,6 +245,7 @@ def _leased_row(job: Job, options: Options) -> list[object]:
         options.timeout_ms,
         job.created_at,
         options.job_id or None,
+        job.lease.grant.fence,
     ]
 
 

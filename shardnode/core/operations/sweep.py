@@ -6,7 +6,6 @@ silence may be ours.
 """
 
 from pyq.errors import Status
-from pyq.job import ACTIVE
 from pyq.limits import (
     MAX_STALLS_DEFAULT,
     ROUTER_GRACES_MAX,
@@ -79,10 +78,8 @@ def router_seen(state: ShardState, now: Now) -> None:
 
 def end_timed_out(state: ShardState, now: Now, effects: Effects) -> None:
     """Attempts whose worker should have ended them count as failed."""
-    while (entry := state.timers.pop_timeout(now.mono_ms)) is not None:
-        job, attempt = entry
-        if job.state is not ACTIVE or job.attempt != attempt:
-            continue
+    while (limited := state.timers.timeouts.pop(now.mono_ms)) is not None:
+        job, _ = limited
         error = f"timeout after {job.options.timeout_ms / 1000:g} s, ended by the server"
         fail_attempt(state, job, error, "", False, -1, now, effects, LeaseEnd.TIMED_OUT)
 
