@@ -127,10 +127,10 @@ def _check(client: pyq.Client, count: int, ended: int) -> Iterator[str]:
 
 
 def _stop_workers(client: pyq.Client, worker: "subprocess.Popen[bytes]") -> None:
-    client.stop_workers()
     try:
+        client.stop_workers()
         worker.wait(20)
-    except subprocess.TimeoutExpired:
+    finally:
         worker.kill()
         worker.wait()
 

@@ -1,8 +1,11 @@
 """How long a failed or stalled job waits before it may be leased again."""
 
 import hashlib
+import struct
 
 from pyq.options import Backoff
+
+_TOKENS = struct.Struct("16s")
 
 
 def backoff_ms(backoff: Backoff, n: int, share: float) -> int:
@@ -35,4 +38,4 @@ def tokens(seed: bytes, epoch: int, counter: int, count: int) -> list[bytes]:
     """
     prefix = epoch.to_bytes(4, "big")
     stream = hashlib.shake_128(seed + counter.to_bytes(8, "big")).digest(16 * count)
-    return [prefix + stream[i : i + 16] for i in range(0, 16 * count, 16)]
+    return [prefix + token for (token,) in _TOKENS.iter_unpack(stream)]

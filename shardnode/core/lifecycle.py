@@ -98,7 +98,7 @@ def complete(
     of one queue share is done once.
     """
     wall_ms = now.wall_ms
-    jobs, processing = state.jobs, state.processing
+    jobs, processing, waiting = state.jobs, state.processing, state.results
     changed, ended = effects.changed, effects.ended
     assert LEGAL[ACTIVE][COMPLETED]
     seqs_by_queue: dict[QueueState, list[int]] = {}
@@ -133,7 +133,7 @@ def complete(
                 seqs_by_queue[queue] = [seq]
         else:
             _forget_at_once(state, job, result, now, effects)
-        if job.id in state.results:
+        if waiting and job.id in waiting:
             answer_waiting(state, job.id, [COMPLETED.word, result, ""], effects)
     state.tombstones_count += len(done)
     for queue, seqs in seqs_by_queue.items():

@@ -11,7 +11,7 @@ import msgpack
 from pyq.job import DELAYED, WAITING, JobState
 from pyq.options import DEFAULT_OPTIONS, Options, check_options
 from shardnode.core.effects import Tombstone
-from shardnode.core.state import Detail, Grant, Job, Lease, LeaseEnd, QueueState
+from shardnode.core.state import Detail, Grant, Job, LeaseEnd, QueueState, new_job, new_lease
 
 JobRow: TypeAlias = tuple[int, bytes, int, str, int, int, int, bytes | None]
 StateRow: TypeAlias = tuple[
@@ -87,7 +87,7 @@ class RowReader:
     def job(self, row: JobRow, state: tuple[Any, ...] | None) -> Job:
         """Return the job of a row and its state row (None: as it was accepted)."""
         seq, job_id, queue, name, created_at, run_at, size, options = row
-        job = Job(
+        job = new_job(
             seq,
             job_id,
             self._queues[queue],
@@ -113,7 +113,7 @@ class RowReader:
         job.stalls = stalls
         job.updated_at = updated_at
         if token is not None:
-            job.lease = Lease(token, self._read_grant(grant), 0)
+            job.lease = new_lease(token, self._read_grant(grant), 0)
             job.lease.end = LeaseEnd(lease_end)
         if detail is not None:
             job.detail = _read_detail(detail)

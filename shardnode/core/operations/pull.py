@@ -22,10 +22,10 @@ from shardnode.core.lifecycle import give_back, open_queue
 from shardnode.core.state import (
     Grant,
     Job,
-    Lease,
     ParkedPull,
     Puller,
     ShardState,
+    new_lease,
 )
 
 
@@ -210,9 +210,9 @@ def _grant(
         job.state = ACTIVE
         job.attempt += 1
         job.updated_at = wall_ms
-        job.lease = Lease(token, grant, mono_ms)
+        lease = job.lease = new_lease(token, grant, mono_ms)
         if job.options.timeout_ms:
-            state.timers.limit(mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job, job.lease)
+            state.timers.limit(mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job, lease)
     by_seq = dict(zip([job.seq for job in jobs], jobs, strict=True))
     state.processing.update(by_seq)
     effects.changed.update(by_seq)

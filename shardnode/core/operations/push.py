@@ -10,7 +10,7 @@ from pyq.routes import shard_of, slot_of
 from pyq.wire import Flag
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
 from shardnode.core.lifecycle import open_queue
-from shardnode.core.state import Job, QueueState, ShardState
+from shardnode.core.state import Job, QueueState, ShardState, new_job
 
 
 def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Effects | Need:
@@ -48,7 +48,7 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
                 exceptions.append(exception)
                 continue
         seq += 1
-        job = Job(seq, job_id, queue, name, options, len(payload), wall_ms, run_at, job_state)
+        job = new_job(seq, job_id, queue, name, options, len(payload), wall_ms, run_at, job_state)
         jobs[job_id] = job
         accepted.append(job)
         payloads.append(payload)
