@@ -56,7 +56,11 @@ def _jobs(queue: str, folder: Path) -> Iterator[DemoJob]:
             yield f"mail-{n}", f"echo 'Dear reader {n}, all is well.' | tr a-z A-Z", {}
     elif queue == "invoices":
         for n in range(100):
-            yield f"invoice-{n}", f"seq 1 {n * 100 + 10} | sort -rn | head -n 3", {"priority": n % 3}
+            yield (
+                f"invoice-{n}",
+                f"seq 1 {n * 100 + 10} | sort -rn | head -n 3",
+                {"priority": n % 3},
+            )
     elif queue == "images":
         for n in range(100):
             mark = folder / f"tried-{n}"

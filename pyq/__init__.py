@@ -7,9 +7,9 @@ with pyq.connect() as client:
 pyq.Worker("emails", handler=lambda job: f"sent to {job.data}").run()
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pyq.client import Client, connect
 from pyq.errors import (
     BadOption,
     BulkError,
@@ -32,14 +32,26 @@ from pyq.errors import (
     Unsupported,
     UsageError,
 )
-from pyq.handle import Job
 from pyq.options import Backoff
 from pyq.outcomes import Discard, Failed, Outcome, Release, Retry, Snooze
-from pyq.queue import Queue, exponential
 
 if TYPE_CHECKING:
+    from pyq.client import Client, connect
     from pyq.context import JobContext
+    from pyq.handle import Job
+    from pyq.queue import Queue, exponential
     from pyq.worker import Worker
+
+# Imported on first use: a shard needs no client, and a producer no worker.
+_LATE = {
+    "connect": "pyq.client",
+    "Client": "pyq.client",
+    "Queue": "pyq.queue",
+    "exponential": "pyq.queue",
+    "Job": "pyq.handle",
+    "Worker": "pyq.worker",
+    "JobContext": "pyq.context",
+}
 
 __all__ = [
     # adding jobs and asking about them
@@ -59,13 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the worker runtime only in processes that use it."""
-    if name == "Worker":
-        from pyq.worker import Worker
-
-        return Worker
-    if name == "JobContext":
-        from pyq.context import JobContext
-
-        return JobContext
-    raise AttributeError(f"module 'pyq' has no attribute {name!r}")
+    if name not in _LATE:
+        raise AttributeError(f"module 'pyq' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return value

@@ -136,11 +136,11 @@ class Client:
         return Jobs(self, queue, state, limit, _want(payload, result), partial)
 
     def counts(self, queue: str | None = None, *, partial: bool = False) -> CountsByQueue:
-        """Return {queue: {state: number of jobs}}, of one queue or of all."""
+        """Return {queue: {state: number of jobs}} of one queue or of all, every state named."""
         counts = CountsByQueue()
         if queue is not None:
             answer = self.connection().request(Verb.COUNTS, [], queue=check_queue(queue)).body
-            counts.update({name: _counts(values) for name, values in answer})
+            counts[queue] = _counts(dict(answer).get(queue, {}))
             return counts
         scattered = self._scatter(Verb.COUNTS, [], partial)
         counts.missing = scattered.missing
@@ -412,10 +412,12 @@ def _readable(packed: bytes | None) -> Any:
         return packed
 
 
-def _counts(values: Any) -> dict[str, int]:
-    if isinstance(values, Mapping):
-        return dict(values)
-    return {JobState(state).word: count for state, count in enumerate(values, 1)}
+_NO_JOBS = {state.word: 0 for state in JobState if state is not JobState.GONE}
+
+
+def _counts(values: Mapping[str, int]) -> dict[str, int]:
+    """Return counts with an entry for every state; a shard leaves out those without jobs."""
+    return {**_NO_JOBS, **values}
 
 
 _WORKER_KEYS = ("id", "host", "pid", "concurrency", "started_at", "queues")

@@ -31,6 +31,7 @@ from pyq.limits import FRAME_BYTES_MAX, PING_MS, REPEAT_MS_MAX, REQUEST_MS_DEFAU
 from pyq.repeats import LATER_S, Known, Repeats
 from pyq.wire import (
     BY_QUEUE,
+    HEADER_BYTES,
     ROUTER,
     Flag,
     Verb,
@@ -39,7 +40,6 @@ from pyq.wire import (
     request_id_of,
     status_of,
     unpack_body,
-    unpack_header,
 )
 
 URL_DEFAULT = "tcp://127.0.0.1:6789"
@@ -48,6 +48,7 @@ _LINGER_MS = 200  # what was sent just before close() still leaves
 _RECONNECT_MS, _RECONNECT_MS_MAX = 20, 200
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1_000, 2_000
 _RECEIVE_MAX = 64  # messages read before the caller gets a turn
+_FLAGS_AT = 2
 _SHORT_WAIT_MS = 20  # most answers come sooner, and a plain receive costs half a poll
 _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _FOREVER = math.inf
@@ -60,7 +61,6 @@ class Reply(NamedTuple):
     """An answer with status OK."""
 
     flags: int
-    epoch: int
     body: Any  # unpacked: tuples and scalars
 
 
@@ -496,7 +496,7 @@ class Connection:
                 self._lost = False
 
     def _on_reply(self, header: bytes, body: bytes) -> None:
-        if len(header) < 36:
+        if len(header) < HEADER_BYTES:
             return
         request_id = request_id_of(header)
         pending = self._outstanding.get(request_id)
@@ -508,7 +508,7 @@ class Connection:
             if status_of(header) != Status.OK:
                 self._on_refusal(pending, status_of(header), values)
                 return
-            reply = Reply(header[2], unpack_header(header).epoch, values)
+            reply = Reply(header[_FLAGS_AT], values)
         except WireError as error:
             self._finish(pending, None, Unsupported(f"the answer cannot be read: {error}"))
             return

@@ -18,11 +18,11 @@ _NOT_YET = object()
 class JobContext:
     """A job and its current attempt, handed to the handler.
 
-    - `queue`, `name`, `job_id` (the custom id or ""), `created_at` (ms since 1970)
+    - `queue`, `name`, `job_id` (the custom id or None), `created_at` (ms since 1970)
     - `attempt`: number of this attempt, from 1; `attempts`: how many there may be;
       `failures`: how many have failed before
-    - `fence`: 20 bytes that no other attempt of any job has; keep them with what you write
-      elsewhere, so that a late attempt can be told from the current one
+    - `fence`: a number that grows from lease to lease of a job; keep it with what you write
+      elsewhere, and refuse a smaller one, so that a late attempt changes nothing
     - `lost`: the lease has ended, somebody else may run the job; `timed_out`: the attempt took
       longer than its timeout; `cancelled`: either, or the worker gave the job back because it
       had to stop. The handler should return soon: its result will not count
@@ -31,13 +31,13 @@ class JobContext:
     __slots__ = (
         "_data", "_handoff", "_payload", "attempt", "attempts", "created_at", "deadline",
         "failures", "fence", "id_bytes", "job_id", "lost", "name", "queue", "released", "settled",
-        "timed_out", "timeout_ms",
+        "timed_out", "timeout_ms", "token",
     )  # fmt: skip
 
     def __init__(self, handoff: "Handoff", queue: str, lease: tuple[Any, ...]) -> None:
         (
             self.id_bytes,
-            self.fence,
+            self.token,
             self.attempt,
             self.name,
             self._payload,
@@ -46,7 +46,9 @@ class JobContext:
             self.timeout_ms,
             self.created_at,
             self.job_id,
+            *more,
         ) = lease
+        self.fence: int = more[0] if more else 0
         self.queue = queue
         self.lost = False
         self.timed_out = False
@@ -84,7 +86,7 @@ class JobContext:
         Does not wait for the cluster. Raises PayloadError or TooLarge.
         """
         packed = pack(value, "progress", PROGRESS_BYTES_MAX)
-        self._handoff.tell(self, Verb.PROGRESS, (self.id_bytes, self.fence, packed))
+        self._handoff.tell(self, Verb.PROGRESS, (self.id_bytes, self.token, packed))
 
     def extend(self, duration: Duration) -> None:
         """Let the lease last at least this long from now: 0.1 s to an hour.
@@ -93,7 +95,7 @@ class JobContext:
         cluster; `lost` becomes True if the lease was over already.
         """
         lease_ms = duration_ms(duration, "duration", LEASE_MS_MIN, LEASE_MS_MAX)
-        self._handoff.tell(self, Verb.EXTEND, (self.id_bytes, self.fence, lease_ms))
+        self._handoff.tell(self, Verb.EXTEND, (self.id_bytes, self.token, lease_ms))
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id} {self.name!r} in {self.queue!r}, attempt {self.attempt}>"

@@ -42,6 +42,7 @@ class Fetcher:
         concurrency: int,
         lease_ms: int,
         handoff: Handoff,
+        timeout_slack_ms: int = 0,
     ) -> None:
         self.url = url
         self.worker_id = worker_id
@@ -55,6 +56,7 @@ class Fetcher:
         self._concurrency = concurrency
         self._lease_ms = lease_ms
         self._handoff = handoff
+        self._timeout_slack_ms = timeout_slack_ms
         self._running = 0  # jobs with the handler threads
         self._lost = 0  # threads stuck in a handler whose job has timed out
         self._hold_until = 0.0
@@ -174,7 +176,7 @@ class Fetcher:
             contexts += [JobContext(self._handoff, queue, job) for job in jobs]
         held = self.held
         for context in contexts[:free]:
-            held[context.fence] = context
+            held[context.token] = context
             if context.timeout_ms:
                 self._watch_timeout(context, now)
         put = self._handoff.ready.put
@@ -191,7 +193,7 @@ class Fetcher:
 
     def _give_back(self, context: JobContext) -> None:
         lane = self._lane_of.get(context.queue, self.lanes[0])
-        lane.outboxes[Verb.RELEASE].add(context, (context.id_bytes, context.fence, 0), 0)
+        lane.outboxes[Verb.RELEASE].add(context, (context.id_bytes, context.token, 0), 0)
 
     def _on_stray(self, header: bytes, body: bytes) -> None:
         """Give back jobs that came for a pull we no longer wait for, unless we have them."""
@@ -202,7 +204,7 @@ class Fetcher:
             for queue, jobs in groups:
                 for job in jobs:
                     context = JobContext(self._handoff, queue, job)
-                    if context.fence not in self.held:
+                    if context.token not in self.held:
                         self._give_back(context)
         except (WireError, TypeError, ValueError):
             return
@@ -289,12 +291,11 @@ class Fetcher:
             self._on_told(lane, pending, contexts)
 
     def _on_pull_refused(self, lane: Lane, error: PyqError) -> None:
-        if isinstance(error, Conflict):  # SUPERSEDED: by a newer pull of ours
-            return
         lane.refusals_count += 1
         pause_s = min(_PAUSE_S * 2.0 ** min(lane.refusals_count - 1, 10), _PAUSE_S_MAX)
         lane.pull_after = time.monotonic() + pause_s
-        self._note_silence(error)
+        if not isinstance(error, Conflict):  # SUPERSEDED: a newer pull of ours is known
+            self._note_silence(error)
 
     def _on_told(self, lane: Lane, pending: Pending, contexts: list[JobContext | None]) -> None:
         """Note the answer to a batch: the cluster knows the end of these jobs."""
@@ -303,7 +304,7 @@ class Fetcher:
             held = self.held
             for context in contexts:
                 if context is not None:
-                    held.pop(context.fence, None)
+                    held.pop(context.token, None)
         if pending.error is not None:
             log.warning(
                 "%s of %d jobs was not taken: %s",
@@ -336,7 +337,7 @@ class Fetcher:
 
     def _watch_timeout(self, context: JobContext, now: float) -> None:
         context.deadline = time.time() + context.timeout_ms / 1_000
-        at = now + context.timeout_ms / 1_000
+        at = now + (context.timeout_ms + self._timeout_slack_ms) / 1_000
         heapq.heappush(self._timeouts, (at, next(self._numbers), context))
 
     def _end_timeouts(self, now: float) -> None:

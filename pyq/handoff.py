@@ -75,9 +75,9 @@ def attempt(handler: Handler, context: JobContext) -> Note:
     try:
         result = handler(context)
         if result is None:
-            return context, Verb.ACK, (context.id_bytes, context.fence, None), 0
+            return context, Verb.ACK, (context.id_bytes, context.token, None), 0
         packed = pack(result, "result")
-        return context, Verb.ACK, (context.id_bytes, context.fence, packed), len(packed)
+        return context, Verb.ACK, (context.id_bytes, context.token, packed), len(packed)
     except BaseException as error:  # whatever a handler raises must not end the thread
         try:
             return ending_of(context, error)
@@ -88,7 +88,7 @@ def attempt(handler: Handler, context: JobContext) -> Note:
 def ending_of(context: JobContext, error: BaseException) -> Note:
     """Return the end of an attempt whose handler raised `error`."""
     if isinstance(error, Release):
-        return context, Verb.RELEASE, (context.id_bytes, context.fence, error.delay_ms), 0
+        return context, Verb.RELEASE, (context.id_bytes, context.token, error.delay_ms), 0
     if isinstance(error, Discard):
         return failure(context, str(error) or "discarded", unrecoverable=True)
     if isinstance(error, Retry):
@@ -110,7 +110,7 @@ def failure(
     """Return a FAIL; its texts are cut to what the protocol takes."""
     item = (
         context.id_bytes,
-        context.fence,
+        context.token,
         fitted(error),
         fitted(trace, keep_end=True),
         result,

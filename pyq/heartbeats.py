@@ -99,7 +99,7 @@ class Heartbeats:
         pulse.next_at = now + self._third_ms / 1_000
 
     def _send(self, pulse: _Pulse, contexts: list[JobContext], wait_ms: int) -> Pending:
-        items = [(context.id_bytes, context.fence) for context in contexts]
+        items = [(context.id_bytes, context.token) for context in contexts]
         pending = self._connection.send(
             Verb.HEARTBEAT,
             (items, self._worker, wait_ms),

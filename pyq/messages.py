@@ -25,7 +25,7 @@ from pyq.limits import (
     WAIT_MS_MAX,
     WORKER_NAME_MAX,
 )
-from pyq.options import Options, check_name, check_options, check_queue
+from pyq.options import Options, check_name, check_options, check_queue, shown
 from pyq.routes import slot_of
 from pyq.wire import Header, Verb, WireError
 
@@ -484,7 +484,7 @@ def _get(header: Header, origin: Origin, body: tuple[Any, ...]) -> Get:
 def _list(header: Header, origin: Origin, body: tuple[Any, ...]) -> List:
     state, after, limit, want = body
     if state is not None and state not in STATE_WORDS:
-        raise BadOption(f"state {state!r} is not one of {', '.join(sorted(STATE_WORDS))}")
+        raise BadOption(f"state {shown(state)} is not one of {', '.join(sorted(STATE_WORDS))}")
     return List(
         origin,
         header.queue,

@@ -93,12 +93,12 @@ def check_name(name: Any, what: str = "name", longest: int = NAME_MAX) -> str:
     """Return `name` if it is 1 to `longest` characters without NUL, or raise BadOption."""
     if not isinstance(name, str) or not 1 <= len(name) <= longest or "\0" in name:
         raise BadOption(
-            f"{what} {_short(name)} is not a text of 1 to {longest} characters without NUL"
+            f"{what} {shown(name)} is not a text of 1 to {longest} characters without NUL"
         )
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise BadOption(f"{what} {_short(name)} cannot be written as UTF-8") from None
+        raise BadOption(f"{what} {shown(name)} cannot be written as UTF-8") from None
     return name
 
 
@@ -110,7 +110,7 @@ def check_queue(queue: Any) -> str:
 def _integer(low: int, high: int) -> Callable[[str, Any], int]:
     def check(option: str, value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
-            raise BadOption(f"{option} {_short(value)} is not a whole number from {low} to {high}")
+            raise BadOption(f"{option} {shown(value)} is not a whole number from {low} to {high}")
         return value
 
     return check
@@ -118,7 +118,7 @@ def _integer(low: int, high: int) -> Callable[[str, Any], int]:
 
 def _boolean(option: str, value: Any) -> bool:
     if type(value) is not bool:
-        raise BadOption(f"{option} {_short(value)} is neither true nor false")
+        raise BadOption(f"{option} {shown(value)} is neither true nor false")
     return value
 
 
@@ -128,14 +128,14 @@ def _custom_id(option: str, value: Any) -> str:
 
 def _number(option: str, value: Any, low: float, high: float) -> float:
     if type(value) not in (int, float) or not low <= value <= high:  # NaN fails both comparisons
-        raise BadOption(f"{option} {_short(value)} is not a number from {low} to {high}")
+        raise BadOption(f"{option} {shown(value)} is not a number from {low} to {high}")
     return float(value)
 
 
 def _backoff(option: str, value: Any) -> Backoff:
     if not isinstance(value, list | tuple) or len(value) != 5:
         raise BadOption(
-            f"{option} {_short(value)} is not [base_ms, factor, cap_ms, jitter, steps_ms]"
+            f"{option} {shown(value)} is not [base_ms, factor, cap_ms, jitter, steps_ms]"
         )
     base_ms, factor, cap_ms, jitter, steps_ms = value
     if not isinstance(steps_ms, list | tuple) or len(steps_ms) > BACKOFF_STEPS_MAX:
@@ -150,8 +150,12 @@ def _backoff(option: str, value: Any) -> Backoff:
     )
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
+def shown(value: Any) -> str:
+    """Return a value as an error message shows it: at most 60 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python is willing to write
+        text = f"of {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

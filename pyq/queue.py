@@ -142,8 +142,8 @@ class Queue:
         return None
 
     def counts(self) -> dict[str, int]:
-        """Return how many jobs are in each state."""
-        return self.client.counts(self.name).get(self.name, {})
+        """Return how many jobs are in each state: {"waiting": 3, "delayed": 0, ...}."""
+        return self.client.counts(self.name)[self.name]
 
     def jobs(self, state: str | None = None, limit: int | None = None) -> "Jobs":
         """Return an iterator over views of this queue's jobs; see `Client.jobs`."""
@@ -388,9 +388,9 @@ class _Bulk:
     def _error(self) -> PyqError:
         self._failures.sort(key=lambda failure: failure[0])
         kinds = {type(error) for _, error in self._failures}
-        if self._broken is not None and len(self._failures) == len(self._results):
-            if kinds == {type(self._broken)}:
-                return self._broken
+        none_added = len(self._failures) == len(self._results)
+        if self._broken is not None and none_added and kinds == {type(self._broken)}:
+            return self._broken
         return BulkError(self._results, self._failures)
 
 

@@ -30,6 +30,7 @@ from pyq.limits import (
     LEASE_MS_MAX,
     LEASE_MS_MIN,
     PULL_QUEUES_MAX,
+    TIMEOUT_GRACE_MS,
     WORKER_NAME_MAX,
 )
 from pyq.options import check_name, check_queue
@@ -49,6 +50,8 @@ class Worker:
     - `lease`: how long a job stays ours without a heartbeat, 0.1 s to an hour
     - `grace`: how long running handlers may go on after a stop, up to a day
     - `name`: the worker's id, 1 to 128 characters; None: host, pid and four random digits
+    - `timeout_slack`: for handlers that keep to `job.deadline` by themselves: how much later the
+      worker ends an attempt whose handler has not; below 5 s, when the cluster would
 
     Raises BadOption or UsageError for anything else. A cluster that is not there yet, or
     goes away, is waited for.
@@ -63,6 +66,7 @@ class Worker:
         lease: Duration = LEASE_MS_DEFAULT / 1_000,
         grace: Duration = GRACE_MS_DEFAULT / 1_000,
         name: str | None = None,
+        timeout_slack: Duration = 0,
     ) -> None:
         self.queues = _checked_queues(queues)
         self.url = cluster_url(url)
@@ -71,6 +75,8 @@ class Worker:
         self._handler = _checked_handler(handler)
         self._lease_ms = duration_ms(lease, "lease", LEASE_MS_MIN, LEASE_MS_MAX)
         self._grace_s = duration_ms(grace, "grace", 0, DAY_MS) / 1_000
+        slack_ms_max = TIMEOUT_GRACE_MS - 1
+        self._timeout_slack_ms = duration_ms(timeout_slack, "timeout_slack", 0, slack_ms_max)
         self._fetcher: Fetcher | None = None
         self._done = threading.Event()
         self._failed = False
@@ -97,7 +103,13 @@ class Worker:
             raise UsageError("this worker was started before; make a new one")
         handoff = Handoff()
         self._fetcher = Fetcher(
-            self.url, self.id, self.queues, self.concurrency, self._lease_ms, handoff
+            self.url,
+            self.id,
+            self.queues,
+            self.concurrency,
+            self._lease_ms,
+            handoff,
+            self._timeout_slack_ms,
         )
         if self._stop_count:  # a signal was faster
             self._fetcher.stop(self._grace_s)
@@ -123,6 +135,16 @@ class Worker:
     def running(self) -> bool:
         """True from `start` until everything is given back and said."""
         return self._fetcher is not None and not self._done.is_set()
+
+    @property
+    def stopping(self) -> bool:
+        """True once it was told to stop: by a signal, by `stop`, or through the cluster."""
+        return self._fetcher is not None and self._fetcher.stop_at is not None
+
+    @property
+    def failed(self) -> bool:
+        """True if it ended by itself: every thread stuck in a timed-out handler, or an error."""
+        return self._failed
 
     def __enter__(self) -> "Worker":
         return self.start()

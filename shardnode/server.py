@@ -209,6 +209,8 @@ class Server:
 
     def _send(self, replies: list[Reply]) -> None:
         for reply in replies:
+            if not reply.origin.sender:
+                continue  # to a command of our own
             if reply.origin.verb in (Verb.PING, Verb.STATS) and reply.status == Status.OK:
                 self._health.complete(reply, self._store)
             frames = self._encoder.frames(reply)

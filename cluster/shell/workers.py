@@ -5,7 +5,6 @@ its job is given back. Pulling jobs, leases and acks are `pyq.Worker`'s, the com
 runner's.
 """
 
-import inspect
 import os
 import select
 import sys
@@ -65,7 +64,8 @@ def run_workers(
         for worker in workers:
             worker.kill_commands()
         printer.close()
-    return ExitCode.OK
+    failed = any(worker.worker.failed for worker in workers)
+    return ExitCode.INTERNAL if failed else ExitCode.OK
 
 
 class ShellWorker:
@@ -95,7 +95,7 @@ class ShellWorker:
             concurrency=concurrency,
             grace=grace_s + AFTER_KILL_S,
             name=f"{host}-{os.getpid()}-{index}",
-            **_slack_option(),
+            timeout_slack=TIMEOUT_SLACK_S,
         )
 
     def start(self) -> None:
@@ -120,7 +120,7 @@ class ShellWorker:
     def look(self) -> None:
         """Do what is due: called every now and then."""
         # Told to stop from elsewhere, through its heartbeat.
-        if self._kill_at == float("inf") and getattr(self.worker, "stopping", False):
+        if self._kill_at == float("inf") and self.worker.stopping:
             self._kill_at = time.monotonic() + self._grace_s
         if self._kill_at <= time.monotonic():
             self.kill_commands()
@@ -223,11 +223,3 @@ def _first_line(worker: Worker, count: int) -> str:
 def _name_of(job: Any) -> str:
     """Return the custom id, or else the id, fit for one line of a terminal."""
     return "".join(char if char.isprintable() else "?" for char in job.job_id or job.id)
-
-
-def _slack_option() -> dict[str, Any]:
-    # A worker that has no such option ends the attempt at its timeout by itself: then the
-    # output of a command that timed out is not kept.
-    if "timeout_slack" in inspect.signature(Worker.__init__).parameters:
-        return {"timeout_slack": TIMEOUT_SLACK_S}
-    return {}

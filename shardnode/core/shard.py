@@ -41,6 +41,7 @@ from shardnode.core.operations.pull import (
     pull,
     serve_parked,
     unpull,
+    wake_parked,
 )
 from shardnode.core.operations.push import push
 from shardnode.core.operations.query import (
@@ -130,8 +131,10 @@ class Shard:
         """
         state = self.state
         state.late = late
-        state.disk_low = disk_low
         effects = Effects()
+        if state.disk_low and not disk_low:
+            wake_parked(state)
+        state.disk_low = disk_low
         wake_delayed(state, now, effects)
         end_timed_out(state, now, effects)
         sweep_if_overdue(state, now, effects)

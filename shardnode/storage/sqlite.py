@@ -8,6 +8,7 @@ that a short queue never reads the disk.
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import resources
 from itertools import chain, islice
@@ -95,36 +96,32 @@ class SqliteStore:
     def jobs(self, queues: Mapping[int, QueueState]) -> Iterator[Job]:
         """Yield all stored jobs in order of acceptance."""
         reader = RowReader(queues)
-        for row in self._run(_LOAD):
-            yield reader.job(row[:8], None if row[8] is None else row[8:])
+        try:
+            for row in self._run(_LOAD):
+                yield reader.job(row[:8], None if row[8] is None else row[8:])
+        except apsw.Error as error:
+            raise StoreError(f"cannot read {self._path}: {error}") from error
 
     def begin(self, sync: bool) -> None:
         """Start the turn's transaction. `synchronous` cannot change inside one: set it first."""
         level = "FULL" if sync else "NORMAL"
-        if level != self._synchronous:
-            self._run(f"PRAGMA synchronous={level}")
-            self._synchronous = level
-        self._run("BEGIN IMMEDIATE")
+        with self._surely():
+            if level != self._synchronous:
+                self._run(f"PRAGMA synchronous={level}")
+                self._synchronous = level
+            self._run("BEGIN IMMEDIATE")
 
     def stage(self, effects: Effects, seq: int) -> None:
         """Write effects into the open transaction."""
         self._seq = seq
-        try:
+        with self._surely():
             self._write(effects)
-        except apsw.FullError as error:
-            raise StoreFull(f"{self._path}: the disk is full") from error
-        except apsw.Error as error:
-            raise OutcomeUnknown(f"{self._path}: {error}") from error
 
     def commit(self) -> None:
         """Count the turn in the clock's row and commit."""
-        try:
+        with self._surely():
             self._run(_CLOCK, (self._seq,))
             self._run("COMMIT")
-        except apsw.FullError as error:
-            raise StoreFull(f"{self._path}: the disk is full") from error
-        except apsw.Error as error:
-            raise OutcomeUnknown(f"{self._path}: {error}") from error
 
     def rollback(self) -> None:
         """Drop the open transaction."""
@@ -139,7 +136,8 @@ class SqliteStore:
     def find(self, keys: Sequence[Key], queues: Mapping[int, QueueState]) -> Found:
         """Return what is known under the keys, staged effects included."""
         reader = RowReader(queues)
-        return {key: self._find_one(key, reader) for key in keys}
+        with self._surely():
+            return {key: self._find_one(key, reader) for key in keys}
 
     def payloads(self, seqs: Sequence[int]) -> dict[int, bytes]:
         """Return payloads by acceptance number, from the cache or in one read."""
@@ -147,16 +145,17 @@ class SqliteStore:
         found = {seq: cache[seq] for seq in seqs if seq in cache}
         if len(found) < len(seqs):
             missing = iter([seq for seq in seqs if seq not in found])
-            while part := list(islice(missing, ROWS_PER_STATEMENT)):
-                marks = ",".join("?" * len(part))
-                found.update(
-                    self._run(f"SELECT seq, payload FROM jobs WHERE seq IN ({marks})", part)
-                )
+            with self._surely():
+                while part := list(islice(missing, ROWS_PER_STATEMENT)):
+                    marks = ",".join("?" * len(part))
+                    rows = self._run(f"SELECT seq, payload FROM jobs WHERE seq IN ({marks})", part)
+                    found.update(rows)
         return found
 
     def result(self, seq: int) -> bytes | None:
         """Return a job's result, or None."""
-        result: Any = self._run("SELECT result FROM results WHERE seq = ?", (seq,)).get
+        with self._surely():
+            result: Any = self._run("SELECT result FROM results WHERE seq = ?", (seq,)).get
         return None if result is None else bytes(result)
 
     def health(self) -> dict[str, Any]:
@@ -199,6 +198,16 @@ class SqliteStore:
             return False
         self._ballast.unlink()
         return True
+
+    @contextmanager
+    def _surely(self) -> Iterator[None]:
+        """Say of every failure whether nothing was written, or nobody knows."""
+        try:
+            yield
+        except apsw.FullError as error:
+            raise StoreFull(f"{self._path}: the disk is full") from error
+        except apsw.Error as error:
+            raise OutcomeUnknown(f"{self._path}: {error}") from error
 
     def _set_pragma(self, name: str, value: str, expected: object) -> None:
         self._run(f"PRAGMA {name}={value}").fetchall()

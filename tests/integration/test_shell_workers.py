@@ -1,6 +1,5 @@
 """`run_workers` against a real router and shard: lines, signals, deaths, and what a job keeps."""
 
-import inspect
 import os
 import signal
 import socket
@@ -15,7 +14,6 @@ import pytest
 
 import pyq
 from cluster.shell.processes import look_at
-from pyq.worker import Worker
 
 SOON_S = 10.0
 START = "import sys; from cluster.shell.workers import run_workers; "
@@ -162,10 +160,6 @@ def test_two_megabytes_of_bytes_that_are_not_utf8_fit_into_a_result(queue, start
     assert result["output"] == result["error"] == r"\xff" * 1048576
 
 
-@pytest.mark.xfail(
-    "timeout_slack" not in inspect.signature(Worker.__init__).parameters,
-    reason="pyq.Worker ends an attempt at its timeout itself and loses the thread",
-)
 def test_a_command_that_times_out_keeps_its_output_and_its_worker(queue, start):
     slow = shell(queue, "echo begun; sleep 300", timeout=0.3, attempts=1)
     next_one = shell(queue, "echo next")

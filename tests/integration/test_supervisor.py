@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cluster.datadir import find_holder
+from cluster.datadir import find_holder, runtime_of
 from cluster.probes import Question, ask
 from pyq.process import endpoint
 from pyq.wire import Verb
@@ -137,6 +137,7 @@ def cluster() -> Iterator[Cluster]:
         yield found
     finally:
         found.close()
+        shutil.rmtree(runtime_of(found.data), ignore_errors=True)  # a killed cluster leaves it
         shutil.rmtree(folder, ignore_errors=True)
 
 

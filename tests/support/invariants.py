@@ -63,6 +63,7 @@ def fields(job: Job) -> dict[str, Any]:
         lease.grant.worker,
         lease.grant.lease_ms,
         lease.grant.granted_at,
+        lease.grant.fence,
     )
     kept["detail"] = detail and {name: getattr(detail, name) for name in detail.__slots__}
     return kept
@@ -157,7 +158,7 @@ def _check_waiting_callers(state: ShardState) -> None:
 
 
 def _check_timers(state: ShardState) -> None:
-    due = {(at, seq) for at, seq, _ in state.timers._delayed}
+    due = {(entry[0], entry[-1].seq) for entry in state.timers.delayed._entries}
     for job in state.jobs.values():
         if job.state is DELAYED:
             assert job.run_at > 0

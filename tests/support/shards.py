@@ -25,6 +25,7 @@ from pyq.messages import (
     List,
     NewJob,
     Origin,
+    Ping,
     Progress,
     Pull,
     Push,
@@ -32,6 +33,7 @@ from pyq.messages import (
     Reply,
     Result,
     Return,
+    Stats,
     StopWorkers,
     Sweep,
     Unpull,
@@ -44,11 +46,11 @@ from pyq.wire import Flag, Verb, unpack_body, unpack_header
 from shardnode.core.effects import Effects, Need, Now
 from shardnode.core.recovery import restore
 from shardnode.core.shard import Shard
-from shardnode.core.state import ShardState
+from shardnode.core.state import LeaseEnd, ShardState
 from shardnode.frames import ReplyEncoder
 from shardnode.storage.memory import MemoryStore
 from shardnode.storage.store import Store
-from support.invariants import check_invariants
+from tests.support.invariants import check_invariants
 
 WALL_0 = 1_750_000_000_000
 MONO_0 = 5_000_000
@@ -62,12 +64,13 @@ VERBS: dict[type, Verb] = {
     for kind in (
         Push, Pull, Unpull, Return, Ack, Fail, Release, Heartbeat, Extend, Progress,
         Get, List, Counts, Result, Sweep, Workers, Goodbye,
+        Ping, Stats,
     )
 } | {StopWorkers: Verb.STOP_WORKERS}  # fmt: skip
 
 
 class Clock:
-    """Wall and monotonic milliseconds since the start of the test, and dice that always fall alike."""
+    """Time since the start of the test, and dice that always fall alike."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -93,6 +96,7 @@ class Leased(NamedTuple):
     timeout_ms: int
     created_at: int
     job_id: str | None
+    fence: int
     queue: str
 
 
@@ -118,11 +122,12 @@ class Call:
 
     def __init__(self, command: Command) -> None:
         self.command = command
+        self.origin = command.origin  # of this sending; the core may give the command another
         self.answers: list[Answer] = []
 
     @property
     def request_id(self) -> bytes:
-        return self.command.origin.request_id
+        return self.origin.request_id
 
     @property
     def waits(self) -> bool:
@@ -298,7 +303,7 @@ class Rig:
         if effects.writes or staged:
             stage()
             store.commit()
-        self.effects = [*staged, effects]
+        self.effects = staged or [effects]
         for reply in replies:
             self._deliver(reply)
         wakeup_at = self.shard.next_wakeup(now)
@@ -315,7 +320,7 @@ class Rig:
         header = unpack_header(head)
         answer = Answer(Status(header.status), unpack_body(body))
         calls = self.calls[header.request_id]
-        same = [call for call in calls if call.command.origin is reply.origin]
+        same = [call for call in calls if call.origin is reply.origin]
         assert same, f"an answer to nobody: {answer}"
         same[0].answers.append(answer)
 
@@ -325,7 +330,7 @@ def a_shard(store: Store | None = None, **fields: Any) -> Rig:
     return Rig(MemoryStore() if store is None else store, **fields)
 
 
-# --- one function per verb: a call is a turn ------------------------------------------------
+# --- one function per verb: a call is a turn --------------------------------------------
 
 
 def new_job(
@@ -458,6 +463,18 @@ def sweep(rig: Rig, at: int | None = None, late: bool = False, router: bool = Fa
     return list(rig.send(command, at=at, late=late)[0].body)
 
 
+def sweeps(rig: Rig, until: int) -> list[int]:
+    """Sweep each time it is due; returns how often there were [suspects, stalled]."""
+    suspects = stalled = 0
+    while True:
+        due_ms, new_suspects, new_stalled = sweep(rig)
+        suspects += new_suspects
+        stalled += new_stalled
+        if rig.clock.at + due_ms > until:
+            return [suspects, stalled]
+        rig.clock.at += due_ms
+
+
 def tick(rig: Rig, at: int | None = None, late: bool = False) -> None:
     """A turn without commands."""
     rig.send(at=at, late=late)
@@ -521,13 +538,10 @@ def workers(rig: Rig, at: int | None = None) -> dict[str, int]:
 
 def stall(rig: Rig, job: Leased) -> None:
     """Be silent for so long that the lease of `job` ends, by two sweeps on time."""
-    deadline = rig.clock.at + 600_000
     live = rig.state.jobs[job.id]
-    while (
-        live.lease is not None
-        and live.lease.token == job.token
-        and live.seq in rig.state.processing
-    ):
-        due_ms = sweep(rig)[0]
-        assert rig.clock.at < deadline, "it never stalled"
-        rig.clock.at += max(1, due_ms)
+    for _ in range(2_000):
+        rig.clock.at += max(1, sweep(rig)[0])
+        sweep(rig)
+        if live.lease is None or live.lease.end is not LeaseEnd.HELD:
+            return
+    raise AssertionError("it never stalled")

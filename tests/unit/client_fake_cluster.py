@@ -35,6 +35,7 @@ class FakeJob:
         self.attempt = 0
         self.failures = 0
         self.releases = 0
+        self.leases = 0
         self.result: bytes | None = None
         self.error = ""
         self.fail: Any = None
@@ -46,10 +47,11 @@ class FakeJob:
     def lease(self) -> list[Any]:
         self.state = "active"
         self.attempt += 1
+        self.leases += 1
         self.token = os.urandom(20)
         return [
             self.id, self.token, self.attempt, self.name, self.payload, self.failures,
-            self.attempts, self.timeout_ms, 1_000, self.job_id,
+            self.attempts, self.timeout_ms, 1_000, self.job_id or None, self.leases,
         ]  # fmt: skip
 
     def view(self) -> dict[str, Any]:
@@ -321,16 +323,16 @@ class FakeCluster:
         for job in self._of(shard, header.queue):
             own = counts.setdefault(job.queue, {})
             own[job.state] = own.get(job.state, 0) + 1
-        return [list(counts.items())]
+        return list(counts.items())
 
     def _on_stats(self, sender: Any, header: Header, body: Any, shard: int = -1) -> Any:
         return [{"jobs": len(self._of(shard, ""))}]
 
     def _on_workers(self, sender: Any, header: Header, body: Any, shard: int = -1) -> Any:
-        return [[[["w1", "host", 7, 2, 5, ["a"]], 1]]]
+        return [[["w1", "host", 7, 2, 5, ["a"]], 1]]
 
     def _on_stop_workers(self, sender: Any, header: Header, body: Any, shard: int = -1) -> Any:
-        return [1]
+        return [1, ["w1"]]
 
     def _on_goodbye(self, sender: Any, header: Header, body: Any) -> Any:
         return []

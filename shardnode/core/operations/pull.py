@@ -66,6 +66,12 @@ def serve_parked(state: ShardState, now: Now, effects: Effects) -> None:
     state.awake.clear()
 
 
+def wake_parked(state: ShardState) -> None:
+    """Look again at every queue that somebody waits for: leases may be given once more."""
+    for parked in state.parked.values():
+        state.awake.update(dict.fromkeys(parked.queues))
+
+
 def expire_pull(state: ShardState, parked: ParkedPull, effects: Effects) -> None:
     """A parked pull has waited long enough: the answer is empty."""
     unpark(state, parked)

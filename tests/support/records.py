@@ -1,0 +1,63 @@
+"""Jobs and effects for the stores: the one place that knows how the core makes them."""
+
+from typing import Any
+
+from pyq.job import ACTIVE, COMPLETED, DELAYED, WAITING
+from pyq.options import check_options
+from shardnode.core.effects import Effects
+from shardnode.core.state import Grant, Job, Lease, LeaseEnd, QueueState, new_job, new_lease
+
+
+def a_job(seq: int, queue: QueueState, **options: Any) -> Job:
+    """A job as it is accepted: three bytes of payload, an id that grows with `seq`."""
+    checked = check_options(options)
+    job_id = (1_000 + seq).to_bytes(6, "big") + bytes(8) + seq.to_bytes(2, "big")
+    state = DELAYED if checked.run_at else WAITING
+    name, size, created_at = f"job-{seq}", 3, 1_000 + seq
+    return new_job(seq, job_id, queue, name, checked, size, created_at, checked.run_at, state)
+
+
+def a_lease(number: int) -> Lease:
+    grant = Grant(b"request-id-%05d" % number, "w-1", 15_000, 1_234, 5)
+    return new_lease(b"\0\0\0\1" + b"token%011d" % number, grant, 0)
+
+
+def leased(job: Job, like: Job | None = None, number: int = 1) -> Job:
+    """The job, active; `like`: by the same pull as that one."""
+    job.state = ACTIVE
+    job.attempt += 1
+    lease = a_lease(number)
+    if like is not None and like.lease is not None:
+        lease = new_lease(lease.token, like.lease.grant, 0)
+    job.lease = lease
+    return job
+
+
+def completed(job: Job, at: int = 2_000) -> Job:
+    job.state, job.updated_at = COMPLETED, at
+    if job.lease is not None:
+        job.lease.end = LeaseEnd.ACKED
+    return job
+
+
+def payload_of(seq: int) -> bytes:
+    return b"%03d" % seq
+
+
+def accepted(*jobs: Job, payloads: dict[int, bytes] | None = None) -> Effects:
+    """Effects that accept jobs, and make their queues known."""
+    return Effects(
+        queues={job.queue.number: job.queue.name for job in jobs},
+        accepted={job.seq: job for job in jobs},
+        payloads=payloads or {job.seq: payload_of(job.seq) for job in jobs},
+        custom_ids=[job for job in jobs if job.options.job_id],
+    )
+
+
+def changed(*jobs: Job) -> Effects:
+    return Effects(changed={job.seq: job for job in jobs})
+
+
+def ended(*jobs: Job) -> Effects:
+    """Effects of jobs that ended and whose records are kept."""
+    return Effects(changed={job.seq: job for job in jobs}, ended={job.id: job for job in jobs})
