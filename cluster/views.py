@@ -76,6 +76,7 @@ class ClusterStatus:
     shards: list[dict[str, Any]]
     queues: list[dict[str, Any]]
     workers: list[dict[str, Any]]
+    more: bool  # there are, than the first page of queues or workers of each shard
 
 
 def cluster_status(
@@ -92,14 +93,16 @@ def cluster_status(
         for shard, body in sorted(stats.items())
     ]
     complete = bool(stats) and None not in (*stats.values(), *counts.values())
-    return ClusterStatus(url, complete, processes, shards, _queues(counts), _workers(workers))
+    more = any(body and body[1] is not None for body in (*counts.values(), *workers.values()))
+    queues, known = _queues(counts), _workers(workers)
+    return ClusterStatus(url, complete, processes, shards, queues, known, more)
 
 
 def _queues(counts: Mapping[int, Any]) -> list[dict[str, Any]]:
     rows = [
         {"queue": queue, "shard": shard, **{word: per_state.get(word, 0) for word in _STATES}}
         for shard, body in counts.items()
-        for queue, per_state in body or ()
+        for queue, per_state in (body[0] if body else ())
     ]
     return sorted(rows, key=lambda row: str(row["queue"]))
 
@@ -108,7 +111,7 @@ def _workers(per_shard: Mapping[int, Any]) -> list[dict[str, Any]]:
     """Add up the leases that each worker has on the shards it pulls from."""
     found: dict[str, dict[str, Any]] = {}
     for body in per_shard.values():
-        for worker, leases in body or ():
+        for worker, leases in body[0] if body else ():
             name, host, pid, concurrency, started_at, queues = worker
             row = found.setdefault(
                 name,
@@ -146,6 +149,8 @@ def status_text(status: ClusterStatus) -> str:
         rows = [[str(row[name]) for name in head] for row in status.queues]
         parts.append(_section("QUEUES", [head, *rows]))
     parts.append(_section("WORKERS", _worker_rows(status.workers)))
+    if status.more:
+        parts.append("there are more queues or workers than are shown here")
     return "\n\n".join(parts)
 
 

@@ -139,27 +139,24 @@ class Client:
         """Return {queue: {state: number of jobs}} of one queue or of all, every state named."""
         counts = CountsByQueue()
         if queue is not None:
-            answer = self.connection().request(Verb.COUNTS, [], queue=check_queue(queue)).body
-            counts[queue] = _counts(dict(answer).get(queue, {}))
+            answer = self.connection().request(Verb.COUNTS, [0], queue=check_queue(queue)).body
+            counts[queue] = _counts(dict(answer[0]).get(queue, {}))
             return counts
-        scattered = self._scatter(Verb.COUNTS, [], partial)
-        counts.missing = scattered.missing
-        for _, answer in scattered.answers:
-            counts.update({name: _counts(values) for name, values in answer})
+        entries, counts.missing = self._entries(Verb.COUNTS, 0, partial)
+        counts.update({name: _counts(values) for name, values in entries})
         return counts
 
     def workers(self, *, partial: bool = False) -> Rows:
         """Return the workers that heartbeat: id, host, pid, concurrency, started_at (ms since
         1970), queues, leases (jobs held now).
         """
-        scattered = self._scatter(Verb.WORKERS, [], partial)
+        entries, missing = self._entries(Verb.WORKERS, "", partial)
         workers: dict[str, dict[str, Any]] = {}
-        for _, answer in scattered.answers:
-            for worker, leases in answer:
-                row = _worker_to_user(worker)
-                workers.setdefault(row["id"], row)["leases"] += leases
+        for worker, leases in entries:
+            row = _worker_to_user(worker)
+            workers.setdefault(row["id"], row)["leases"] += leases
         rows = Rows(sorted(workers.values(), key=lambda row: (row["started_at"], row["id"])))
-        rows.missing = scattered.missing
+        rows.missing = missing
         return rows
 
     def stop_workers(self, worker: str = "", *, partial: bool = False) -> int:
@@ -277,6 +274,17 @@ class Client:
             return list(self.connection().request(verb, body, queue=queue, slot=BY_QUEUE).body[0])
         except NotFound:
             return []
+
+    def _entries(self, verb: int, first: Any, partial: bool) -> tuple[list[Any], tuple[int, ...]]:
+        """Return what all shards list, page by page, and the shards that did not answer."""
+        scattered = self._scatter(verb, [first], partial)
+        listed: list[Any] = []
+        for shard, (entries, after) in scattered.answers:
+            listed += entries
+            while after is not None:
+                entries, after = self.connection().request(verb, [after], slot=shard).body
+                listed += entries
+        return listed, scattered.missing
 
     def _scatter(self, verb: int, body: list[Any], partial: bool) -> "_Scattered":
         """Ask all shards; repeat for 10 s while some do not answer, unless `partial`."""

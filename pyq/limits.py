@@ -14,7 +14,7 @@ SLOTS = 4_096  # 12 bits: they fit into a job's id, and 64 shards divide them ev
 SHARDS_MAX = 64  # one machine; a power of two, so that a mask replaces a division
 
 # The wire
-FRAME_BYTES_MAX = 16 * MIB  # ZMQ_MAXMSGSIZE: room for the largest payload and its batch
+FRAME_BYTES_MAX = 24 * MIB  # ZMQ_MAXMSGSIZE: a view with the largest payload and result
 BODY_ITEMS_MAX = 10_000  # elements of one array in a body: bounds what decoding can cost
 BATCH_JOBS_MAX = 1_000  # jobs in one PUSH, ACK, FAIL, RELEASE, HEARTBEAT or PULL
 BATCH_BYTES_MAX = (
@@ -81,6 +81,9 @@ QUEUES_MAX = 200_000  # queues known to one shard
 PULLERS_MAX = 100_000  # clients whose newest pull a shard remembers
 WORKERS_MAX = 10_000  # workers registered with one shard
 LIST_JOBS_MAX = 1_000  # jobs of one page
+PAGE_ENTRIES_MAX = 500  # queues or workers of one page
+REGISTRATION_CHARACTERS_MAX = 4_096  # of queue names a shard keeps about one worker
+MATCHES_MAX = 100  # jobs that one custom id finds in all queues of a shard
 DISK_RESERVE_BYTES = 64 * MIB  # below this much free space pushes and pulls are refused
 DISK_BALLAST_BYTES = 4 * MIB  # given back to the file system so that acks can still be committed
 

@@ -6,6 +6,7 @@ those who ask. Says what a message is, never what to do about it: the core does 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from pyq.errors import BadOption, Status
@@ -22,6 +23,7 @@ from pyq.limits import (
     PAYLOAD_BYTES_MAX,
     PROGRESS_BYTES_MAX,
     PULL_QUEUES_MAX,
+    REGISTRATION_CHARACTERS_MAX,
     WAIT_MS_MAX,
     WORKER_NAME_MAX,
 )
@@ -176,8 +178,11 @@ class List:
 
 @dataclass(slots=True)
 class Counts:
+    """Of one queue, or a page of all (empty): those with a number above `after`."""
+
     origin: Origin
     queue: str = ""
+    after: int = 0
 
 
 @dataclass(slots=True)
@@ -206,7 +211,10 @@ class Ping:
 
 @dataclass(slots=True)
 class Workers:
+    """A page of workers: those with an id above `after`."""
+
     origin: Origin
+    after: str = ""
 
 
 @dataclass(slots=True)
@@ -449,8 +457,18 @@ def _worker(value: Any) -> Worker | None:
         _int(pid, 0, 1 << 31, "pid"),
         _int(concurrency, 1, 1 << 20, "concurrency"),
         _int(started_at, 0, 1 << 53, "started_at"),
-        tuple(check_queue(queue) for queue in queues),
+        _first_names(queues),
     )
+
+
+def _first_names(queues: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return as many of a worker's queues as a shard keeps: a registration is only to look at."""
+    names = [check_queue(queue) for queue in queues]
+    lengths = accumulate(map(len, names))
+    kept = [
+        n for n, total in zip(names, lengths, strict=True) if total <= REGISTRATION_CHARACTERS_MAX
+    ]
+    return tuple(kept)
 
 
 def _extend(header: Header, origin: Origin, body: tuple[Any, ...]) -> Extend:
@@ -496,11 +514,15 @@ def _list(header: Header, origin: Origin, body: tuple[Any, ...]) -> List:
 
 
 def _counts(header: Header, origin: Origin, body: tuple[Any, ...]) -> Counts:
-    return Counts(origin, header.queue)
+    return Counts(origin, header.queue, _int(body[0] if body else 0, 0, 1 << 62, "after"))
 
 
 def _result(header: Header, origin: Origin, body: tuple[Any, ...]) -> Result:
     return Result(origin, _job_id(body[0]), _int(body[1], 0, WAIT_MS_MAX, "wait_ms"))
+
+
+def _workers(header: Header, origin: Origin, body: tuple[Any, ...]) -> Workers:
+    return Workers(origin, _text(body[0] if body else "", WORKER_NAME_MAX, "after"))
 
 
 def _stop_workers(header: Header, origin: Origin, body: tuple[Any, ...]) -> StopWorkers:
@@ -529,7 +551,7 @@ _PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
     Verb.SWEEP: lambda header, origin, body: Sweep(origin),
     Verb.STATS: lambda header, origin, body: Stats(origin),
     Verb.PING: lambda header, origin, body: Ping(origin),
-    Verb.WORKERS: lambda header, origin, body: Workers(origin),
+    Verb.WORKERS: _workers,
     Verb.STOP_WORKERS: _stop_workers,
     Verb.GOODBYE: _goodbye,
 }

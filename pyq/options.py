@@ -82,7 +82,9 @@ def check_options(wire: Mapping[str, Any] | None, base: Options = DEFAULT_OPTION
     for name, value in wire.items():
         check = _CHECKS.get(name)
         if check is None:
-            raise BadOption(f"unknown option {name!r}; known are {', '.join(sorted(OPTION_NAMES))}")
+            raise BadOption(
+                f"unknown option {shown(name)}; known are {', '.join(sorted(OPTION_NAMES))}"
+            )
         values[name] = check(name, value)
     if values["delay_ms"] and values["run_at"]:
         raise BadOption("delay and run_at exclude each other; give one of them")

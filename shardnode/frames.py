@@ -80,15 +80,24 @@ class ReplyEncoder:
     def frames(self, reply: Reply) -> list[bytes]:
         """Return the frames of a reply, address first."""
         if reply.leased:
-            self._fill(reply.leased)
+            self._fill(reply)
         origin = reply.origin
         header = pack_header(origin.verb, origin.request_id, status=reply.status, epoch=self._epoch)
         return [*origin.sender, header, self._pack(reply.body)]
 
-    def _fill(self, leased: Any) -> None:
+    def _fill(self, reply: Reply) -> None:
+        """Put the payloads into the rows of a pull reply.
+
+        A job that ended in the same turn, after this reply to a repeat, may have none any
+        more: its lease is over, and it is left out.
+        """
+        leased: Any = reply.leased
         payloads = self._store.payloads([row[PAYLOAD_AT] for row in leased])
+        if len(payloads) < len(leased):
+            for group in reply.body[1]:
+                group[1] = [row for row in group[1] if row[PAYLOAD_AT] in payloads]
         for row in leased:
-            row[PAYLOAD_AT] = payloads[row[PAYLOAD_AT]]
+            row[PAYLOAD_AT] = payloads.get(row[PAYLOAD_AT])
 
     def _resolve(self, value: object) -> object:
         if isinstance(value, PayloadRef):

@@ -23,6 +23,7 @@ class Now(NamedTuple):
 class Tombstone(NamedTuple):
     """What is left of a job that ended: enough to answer a repeat."""
 
+    id: bytes
     verdict: JobState  # COMPLETED, DEAD or GONE
     ended_at: int
     digest: bytes  # eight bytes of the last token; empty if it was never leased
@@ -35,7 +36,7 @@ class Stored(NamedTuple):
     """A job read from the store because it is not in memory."""
 
     job: Job
-    has_result: bool
+    result_bytes: int | None  # size of its result, None: it has none
 
 
 class Page(NamedTuple):
@@ -71,7 +72,7 @@ class Effects:
     payloads: dict[int, bytes] = field(default_factory=dict)  # of the accepted
     custom_ids: list[Job] = field(default_factory=list)  # accepted under a custom id
     changed: dict[int, Job] = field(default_factory=dict)  # the mutable part, to be rewritten
-    results: dict[int, bytes] = field(default_factory=dict)
+    results: dict[int, bytes | None] = field(default_factory=dict)  # None: removed
     ended: dict[bytes, Job] = field(default_factory=dict)  # leave a tombstone, by id
     forgotten: list[int] = field(default_factory=list)  # all records of these jobs
     trimmed_count: int = 0  # oldest tombstones to drop

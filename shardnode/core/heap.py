@@ -66,7 +66,7 @@ class ReadyLine:
             self._compact()
 
     def take(self, count: int, bytes_max: int) -> "list[Job]":
-        """Take out up to `count` jobs, in order; stop when their payloads reach `bytes_max`.
+        """Take out up to `count` jobs, in order, whose payloads sum up to at most `bytes_max`.
 
         The first job is given whatever its size.
         """
@@ -76,18 +76,20 @@ class ReadyLine:
             bucket = self._buckets[-self._priorities[0]]
             line, returned = bucket.line, bucket.returned
             while line or returned:
-                if len(taken) >= count or size >= bytes_max:
-                    self.count -= len(taken)
-                    return taken
-                if returned and (not line or returned[0][0] < line[0].ready):
-                    job = heappop(returned)[1]
+                first_returned = returned and (not line or returned[0][0] < line[0].ready)
+                job = returned[0][1] if first_returned else line[0]
+                if job.state is WAITING:
+                    size += job.size
+                    if len(taken) == count or (size > bytes_max and taken):
+                        self.count -= len(taken)
+                        return taken
+                    taken.append(job)
                 else:
-                    job = line.popleft()
-                if job.state is not WAITING:
                     self._stale_count -= 1
-                    continue
-                size += job.size
-                taken.append(job)
+                if first_returned:
+                    heappop(returned)
+                else:
+                    line.popleft()
             del self._buckets[-heappop(self._priorities)]
         self.count -= len(taken)
         return taken

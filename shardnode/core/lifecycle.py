@@ -101,6 +101,7 @@ def complete(
     jobs, processing, waiting = state.jobs, state.processing, state.results
     changed, ended = effects.changed, effects.ended
     assert LEGAL[ACTIVE][COMPLETED]
+    named_count = 0  # tombstones of custom ids are not counted, and not trimmed
     seqs_by_queue: dict[QueueState, list[int]] = {}
     for job, result in done:
         seq = job.seq
@@ -115,7 +116,12 @@ def complete(
                 state.grants.pop(grant.request_id, None)
             queue.counts[ACTIVE] -= 1
         else:
-            _leave_line(job)
+            assert LEGAL[job.state][COMPLETED]
+            queue.counts[job.state] -= 1
+            in_line = job.state is WAITING
+            job.state = COMPLETED
+            if in_line:
+                queue.line.discard()  # a late ack: the entry in the line becomes stale
         job.state = COMPLETED
         job.updated_at = wall_ms
         del jobs[job.id]
@@ -123,9 +129,10 @@ def complete(
         options = job.options
         if options.job_id:
             del queue.custom[options.job_id]
+            named_count += 1
         if options.keep_completed:
             changed[seq] = job
-            if result is not None:
+            if result is not None or job.failures:  # a failed attempt may have left one
                 effects.results[seq] = result
             if queue in seqs_by_queue:
                 seqs_by_queue[queue].append(seq)
@@ -135,19 +142,11 @@ def complete(
             _forget_at_once(state, job, result, now, effects)
         if waiting and job.id in waiting:
             answer_waiting(state, job.id, [COMPLETED.word, result, ""], effects)
-    state.tombstones_count += len(done)
+    state.tombstones_count += len(done) - named_count
     for queue, seqs in seqs_by_queue.items():
         queue.counts[COMPLETED] += len(seqs)
         queue.finished.add(wall_ms, seqs)
         note_finished(state, queue)
-
-
-def _leave_line(job: Job) -> None:
-    """A late ack ends a job that waits already: its entry in the line becomes stale."""
-    assert LEGAL[job.state][COMPLETED]
-    job.queue.counts[job.state] -= 1
-    if job.state is WAITING:
-        job.queue.line.discard()
 
 
 def _forget_at_once(
@@ -211,8 +210,9 @@ def _leave_memory(state: ShardState, job: Job, effects: Effects) -> None:
     del state.jobs[job.id]
     if job.options.job_id:
         del job.queue.custom[job.options.job_id]
+    else:
+        state.tombstones_count += 1
     effects.ended[job.id] = job
-    state.tombstones_count += 1
 
 
 def answer_waiting(state: ShardState, job_id: bytes, body: list[object], effects: Effects) -> None:

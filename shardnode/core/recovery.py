@@ -16,11 +16,11 @@ from shardnode.core.state import Job, LeaseEnd, Puller, ShardState
 def restore(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
     """Put stored jobs, in order of acceptance, back into the indexes of an empty state."""
     waiting: list[Job] = []
+    completed: list[Job] = []
     for job in jobs:
         job.queue.counts[job.state] += 1
         if job.state is COMPLETED:
-            job.queue.finished.add(job.updated_at, (job.seq,))
-            note_finished(state, job.queue)
+            completed.append(job)
             continue
         if job.state is DEAD:
             job.queue.dead[job.seq] = None
@@ -34,6 +34,10 @@ def restore(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
             state.timers.delay(job)
         elif job.state is ACTIVE:
             _restore_lease(state, job, now)
+    completed.sort(key=lambda job: job.updated_at)
+    for job in completed:
+        job.queue.finished.add(job.updated_at, (job.seq,))
+        note_finished(state, job.queue)
     waiting.sort(key=lambda job: job.ready)
     for job in waiting:
         job.queue.line.add([job])
@@ -48,7 +52,7 @@ def _restore_lease(state: ShardState, job: Job, now: Now) -> None:
     grant = lease.grant
     if grant.jobs_count == 0:
         state.grants[grant.request_id] = []
-        key = (grant.request_id[:8], job.queue.name)
+        key = (grant.request_id[:8], grant.queue)
         puller = state.pullers.setdefault(key, Puller())
         puller.grants.append(grant)
         puller.newest = max(puller.newest, int.from_bytes(grant.request_id[8:], "big"))

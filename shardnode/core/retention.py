@@ -39,3 +39,5 @@ def forget_old(state: ShardState, now: Now, effects: Effects) -> None:
     if excess > 0:
         effects.trimmed_count = min(excess, RETENTION_JOBS_MAX)
         state.tombstones_count -= effects.trimmed_count
+    if excess > RETENTION_JOBS_MAX:
+        state.retention_at = now.mono_ms

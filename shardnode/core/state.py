@@ -34,13 +34,29 @@ HELD = LeaseEnd.HELD
 class Grant:
     """What all leases of one pull share."""
 
-    __slots__ = ("fence", "granted_at", "jobs_count", "lease_ms", "packed", "request_id", "worker")
+    __slots__ = (
+        "fence",
+        "granted_at",
+        "jobs_count",
+        "lease_ms",
+        "packed",
+        "queue",
+        "request_id",
+        "worker",
+    )
 
     def __init__(
-        self, request_id: bytes, worker: str, lease_ms: int, granted_at: int, fence: int
+        self,
+        request_id: bytes,
+        worker: str,
+        queue: str,
+        lease_ms: int,
+        granted_at: int,
+        fence: int,
     ) -> None:
         self.request_id = request_id
         self.worker = worker
+        self.queue = queue  # the first that the pull named: with the client, it tells pullers apart
         self.lease_ms = lease_ms
         self.granted_at = granted_at  # wall
         self.fence = fence  # grows from lease to lease of a job, also across restarts

@@ -7,6 +7,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pyq.limits import MATCHES_MAX
 from shardnode.core.effects import Effects, Found, Key, Page, Stored, Tombstone
 from shardnode.core.state import Job, QueueState
 from shardnode.storage.records import (
@@ -42,7 +43,8 @@ class MemoryStore:
     def open(self) -> Loaded:
         """Take the next epoch and return what was known."""
         self._epoch += 1
-        return Loaded(self._epoch, self._seq, sorted(self._queues.items()), len(self._tombstones))
+        plain_count = sum(row[6] is None for row in self._tombstones.values())
+        return Loaded(self._epoch, self._seq, sorted(self._queues.items()), plain_count)
 
     def jobs(self, queues: Mapping[int, QueueState]) -> Iterator[Job]:
         """Yield all stored jobs in order of acceptance."""
@@ -65,7 +67,11 @@ class MemoryStore:
             self._keep_custom_id(job)
         states = self._states
         states.update(zip(changed, map(state_row, changed.values()), strict=True))
-        self._results.update(effects.results)
+        for number, result in effects.results.items():
+            if result is None:
+                self._results.pop(number, None)
+            else:
+                self._results[number] = result
         self._tombstones.update(zip(ended, map(tombstone_row, ended.values()), strict=True))
         for number in effects.forgotten:
             for table in (jobs, payloads, states, self._results):
@@ -112,7 +118,11 @@ class MemoryStore:
         self._custom[key] = (job.id, job.seq)
 
     def _trim(self, count: int) -> None:
-        plain = [job_id for job_id, row in self._tombstones.items() if row[6] is None]
+        plain = [
+            job_id
+            for job_id, row in self._tombstones.items()
+            if row[6] is None and row[4] not in self._jobs
+        ]
         for job_id in sorted(plain)[:count]:
             self._horizon_ms = max(self._horizon_ms, int.from_bytes(job_id[:6], "big") + 1)
             del self._tombstones[job_id]
@@ -124,7 +134,7 @@ class MemoryStore:
         if kind == "custom":
             return self._find_custom(key[2], key[1], reader)
         if kind == "custom_any":
-            numbers = self._custom_queues.get(str(key[1]), [])
+            numbers = self._custom_queues.get(str(key[1]), [])[:MATCHES_MAX]
             return [self._find_custom(key[1], number, reader) for number in numbers]
         if kind == "horizon":
             return self._horizon_ms
@@ -148,7 +158,9 @@ class MemoryStore:
         row = self._jobs.get(seq)
         if row is None:
             return None
-        return Stored(reader.job(row, self._states.get(seq)), seq in self._results)
+        result = self._results.get(seq)
+        size = None if result is None else len(result)
+        return Stored(reader.job(row, self._states.get(seq)), size)
 
     def _find_page(self, queue: Any, state: Any, after: Any, limit: Any, reader: RowReader) -> Page:
         seqs = sorted(self._jobs)

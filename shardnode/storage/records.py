@@ -73,7 +73,7 @@ def tombstone_row(job: Job) -> TombstoneRow:
 
 def read_tombstone(row: TombstoneRow) -> Tombstone:
     """Return the tombstone of a row."""
-    return Tombstone(JobState(row[1]), *row[2:])
+    return Tombstone(row[0], JobState(row[1]), *row[2:])
 
 
 class RowReader:
@@ -151,7 +151,14 @@ def _packed_options(options: Options) -> bytes | None:
 
 def _packed_grant(grant: Grant) -> bytes:
     grant.packed = _packer.pack(
-        (grant.request_id, grant.worker, grant.lease_ms, grant.granted_at, grant.fence)
+        (
+            grant.request_id,
+            grant.worker,
+            grant.queue,
+            grant.lease_ms,
+            grant.granted_at,
+            grant.fence,
+        )
     )
     return grant.packed
 

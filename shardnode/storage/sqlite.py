@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 
 from pyq.ids import time_of_id
-from pyq.limits import PAYLOAD_CACHE_BYTES_MAX
+from pyq.limits import MATCHES_MAX, PAYLOAD_CACHE_BYTES_MAX
 from shardnode.core.effects import Effects, Found, Key, Page, Stored, Tombstone
 from shardnode.core.state import Job, QueueState
 from shardnode.storage.records import RowReader, job_row, read_tombstone, state_row, tombstone_row
@@ -51,11 +51,11 @@ _READ = (
     " s.token, s.lease_end, s.lease, s.detail"
 )
 _FROM = " FROM jobs j LEFT JOIN states s ON s.seq = j.seq"
-_HAS_RESULT = ", EXISTS (SELECT 1 FROM results r WHERE r.seq = j.seq)"
+_RESULT_BYTES = ", (SELECT length(r.result) FROM results r WHERE r.seq = j.seq)"
 _LOAD = _READ + _FROM + " ORDER BY j.seq"
-_READ_ONE = _READ + _HAS_RESULT + _FROM + " WHERE j.seq = ?"
+_READ_ONE = _READ + _RESULT_BYTES + _FROM + " WHERE j.seq = ?"
 _PAGE = (
-    _READ + _HAS_RESULT + _FROM + " WHERE j.seq > ?1 AND j.seq <= ?2"
+    _READ + _RESULT_BYTES + _FROM + " WHERE j.seq > ?1 AND j.seq <= ?2"
     " AND (?3 = 0 OR j.queue = ?3)"
     " AND (?4 = 0 OR coalesce(s.state, iif(j.run_at, 2, 1)) = ?4)"
     " ORDER BY j.seq LIMIT ?5"
@@ -73,6 +73,7 @@ class SqliteStore:
         self._identity = dict(identity)  # cluster, shard, shards: must match the file
         self._payload_cache: dict[int, bytes] = {}
         self._cached_bytes = 0
+        self._staged_payloads: dict[int, bytes] = {}
         self._synchronous = "NORMAL"
         self._seq = 0
         self._ballast = folder / "ballast"
@@ -122,9 +123,11 @@ class SqliteStore:
         with self._surely():
             self._run(_CLOCK, (self._seq,))
             self._run("COMMIT")
+        self._cache_staged()
 
     def rollback(self) -> None:
         """Drop the open transaction."""
+        self._staged_payloads.clear()
         if self._db.in_transaction:
             self._run("ROLLBACK")
 
@@ -271,7 +274,11 @@ class SqliteStore:
             states = [state_row(job) for seq, job in changed if seq not in gone]
             self._insert("states", _STATE_COLUMNS, states)
         if effects.results:
-            self._insert("results", "seq, result", list(effects.results.items()))
+            kept = [(seq, result) for seq, result in effects.results.items() if result is not None]
+            self._insert("results", "seq, result", kept)
+            if len(kept) < len(effects.results):
+                removed = [seq for seq, result in effects.results.items() if result is None]
+                self._delete("results", removed)
         if effects.ended:
             stones = [tombstone_row(job) for job in effects.ended.values()]
             self._insert("tombstones", _TOMBSTONE_COLUMNS, stones)
@@ -283,17 +290,14 @@ class SqliteStore:
             self._trim(effects.trimmed_count)
 
     def _write_accepted(self, effects: Effects, gone: set[int]) -> None:
-        cache, payloads = self._payload_cache, effects.payloads
+        payloads = effects.payloads
         rows = [
             (*job_row(job), payloads[seq])
             for seq, job in effects.accepted.items()
             if seq not in gone
         ]
         self._insert("jobs", _JOB_COLUMNS, rows)
-        size = sum(map(len, payloads.values()))
-        if self._cached_bytes + size <= PAYLOAD_CACHE_BYTES_MAX:
-            cache.update(payloads)
-            self._cached_bytes += size
+        self._staged_payloads.update(payloads)
         if effects.custom_ids:
             names = [
                 (job.options.job_id, job.queue.number, job.id, job.seq)
@@ -301,9 +305,22 @@ class SqliteStore:
             ]
             self._insert("custom_ids", "job_id, queue, id, seq", names)
 
+    def _cache_staged(self) -> None:
+        """Keep the payloads of the turn in memory, as long as there is room for all of them."""
+        staged = self._staged_payloads
+        if staged:
+            size = sum(map(len, staged.values()))
+            if self._cached_bytes + size <= PAYLOAD_CACHE_BYTES_MAX:
+                self._payload_cache.update(staged)
+                self._cached_bytes += size
+            staged.clear()
+
     def _uncache(self, seqs: Sequence[int]) -> None:
         pop = self._payload_cache.pop
         self._cached_bytes -= sum([len(pop(seq, b"")) for seq in seqs])
+        if self._staged_payloads:
+            for seq in seqs:
+                self._staged_payloads.pop(seq, None)
 
     def _insert(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Put rows in statements of many: half the cost of one statement per row."""
@@ -319,17 +336,21 @@ class SqliteStore:
             self._run(f"DELETE FROM {table} WHERE seq IN ({marks})", part)
 
     def _trim(self, count: int) -> None:
-        """Drop the oldest tombstones without a custom id; their time is the horizon from now on."""
-        last = self._run(
-            "SELECT id FROM tombstones WHERE job_id IS NULL ORDER BY id LIMIT 1 OFFSET ?",
-            (count - 1,),
-        ).fetchone()
+        """Drop the oldest tombstones; their time is the horizon from now on.
+
+        Not those of custom ids, nor of jobs whose record is kept: it is found by them.
+        """
+        oldest = (
+            "SELECT id FROM tombstones t WHERE job_id IS NULL"
+            " AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.seq = t.seq) ORDER BY id LIMIT ?"
+        )
+        last: Any = self._run(f"SELECT max(id) FROM ({oldest})", (count,)).get
         if last is None:
             return
-        self._run("DELETE FROM tombstones WHERE job_id IS NULL AND id <= ?", (last[0],))
+        self._run(f"DELETE FROM tombstones WHERE id IN ({oldest})", (count,))
         self._run(
             "UPDATE meta SET value = max(value, ?) WHERE key = 'horizon_ms'",
-            (time_of_id(last[0]) + 1,),
+            (time_of_id(last) + 1,),
         )
 
     def _find_one(self, key: Key, reader: RowReader) -> object:
@@ -339,7 +360,9 @@ class SqliteStore:
         if kind == "custom":
             return self._find_custom(key[2], key[1], reader)
         if kind == "custom_any":
-            rows = self._run("SELECT queue FROM custom_ids WHERE job_id = ?", (key[1],)).fetchall()
+            rows = self._run(
+                "SELECT queue FROM custom_ids WHERE job_id = ? LIMIT ?", (key[1], MATCHES_MAX)
+            ).fetchall()
             return [self._find_custom(key[1], queue, reader) for (queue,) in rows]
         if kind == "horizon":
             return self._number("SELECT value FROM meta WHERE key = 'horizon_ms'")
@@ -382,4 +405,4 @@ def _insert_sql(table: str, columns: str, rows_count: int) -> str:
 
 def _stored(row: Any, reader: RowReader) -> Stored:
     job = reader.job(row[:8], None if row[8] is None else row[8:20])
-    return Stored(job, bool(row[20]))
+    return Stored(job, row[20])

@@ -246,7 +246,7 @@ def test_an_ended_job_is_found_by_its_id(bench, restarted):
 
     stored = bench.one("job", job.id)
     assert isinstance(stored, Stored)
-    assert stored.has_result
+    assert stored.result_bytes == 1
     assert fields(stored.job) == fields(job)
 
 
@@ -257,7 +257,8 @@ def test_a_forgotten_job_is_found_as_its_tombstone(bench):
     bench.put(Effects(forgotten=[1]))
     bench.restart()
 
-    expected = Tombstone(COMPLETED, 7_000, job.lease.token[4:12], 1, 1, None)
+    digest = job.lease.token[4:12]
+    expected = Tombstone(job.id, COMPLETED, 7_000, digest, seq=1, queue=1, job_id=None)
     assert bench.one("job", job.id) == expected
 
 
@@ -267,7 +268,7 @@ def test_the_tombstone_of_a_job_that_was_never_leased_has_no_digest(bench):
     bench.accept(job)
     bench.put(Effects(ended={job.id: job}, forgotten=[1]))
 
-    assert bench.one("job", job.id) == Tombstone(DEAD, 1_001, b"", 1, 1, "x")
+    assert bench.one("job", job.id) == Tombstone(job.id, DEAD, 1_001, b"", 1, 1, "x")
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -302,7 +303,7 @@ def test_what_is_staged_is_found_before_it_is_committed(bench):
     effects.results[1] = b"r"
     bench.store.stage(effects, 1)
 
-    assert bench.one("job", job.id).has_result
+    assert bench.one("job", job.id).result_bytes == 1
     assert bench.one("custom", 1, "x").job.seq == 1
     assert numbers(bench.page().jobs) == [1]
     assert bench.store.payloads([1]) == {1: b"001"}
@@ -406,6 +407,19 @@ def test_results_come_back(bench, value):
     assert bench.store.result(2) is None
 
 
+def test_a_result_of_none_removes_the_one_before(bench):
+    job = completed(leased(bench.job(1)))
+    bench.accept(job)
+    bench.put(Effects(results={1: b"of a failed attempt"}))
+    effects = ended(job)
+    effects.results[1] = None
+    bench.put(effects)
+    bench.restart()
+
+    assert bench.store.result(1) is None
+    assert bench.one("job", job.id).result_bytes is None
+
+
 # --- tombstones -------------------------------------------------------------------------
 
 
@@ -429,7 +443,7 @@ def test_the_oldest_tombstones_are_trimmed_and_leave_a_horizon(bench):
 
 
 def test_tombstones_with_a_custom_id_are_neither_counted_nor_trimmed(bench):
-    # BUG for memory: its `open` counts all tombstones, the contract (and sqlite) plain ones.
+    # Was a bug for memory: its `open` counts all tombstones, the contract (and sqlite) plain ones.
     named = bench.job(1, job_id="x")
     bury(bench, named, bench.job(2), bench.job(3))
     bench.put(Effects(trimmed_count=1))
@@ -440,7 +454,7 @@ def test_tombstones_with_a_custom_id_are_neither_counted_nor_trimmed(bench):
 
 
 def test_trimming_more_than_there_are_trims_all(bench):
-    # BUG for sqlite: with fewer plain tombstones than asked for it trims none.
+    # Was a bug for sqlite: with fewer plain tombstones than asked for it trims none.
     jobs = [bench.job(seq) for seq in (1, 2, 3)]
     bury(bench, *jobs)
     bench.put(Effects(trimmed_count=10))
@@ -557,8 +571,6 @@ def test_garbage_is_refused_with_the_name_of_the_file(tmp_path, content):
 
 
 def test_a_file_that_lost_its_tables_is_refused(disk, tmp_path):
-    # BUG (P19): only open, stage and commit turn SQLite's errors into ours. A damaged file
-    # that shows itself in jobs, find, payloads or result ends the shard with a traceback.
     disk.accept(disk.job(1))
     disk.store.close()
     with sqlite3.connect(tmp_path / "shard.db") as db:
@@ -594,7 +606,7 @@ def test_a_rollback_leaves_nothing(disk):
 
 
 def test_a_rollback_leaves_nothing_in_the_cache_of_payloads(disk):
-    # BUG (minor): payloads stay in the cache, and the turn that is written once more after
+    # Was a bug (minor): payloads stay in the cache, and the turn that is written once more after
     # the ballast is freed counts their bytes twice, for good.
     disk.store.begin(False)
     disk.store.stage(accepted(disk.job(1)), 1)

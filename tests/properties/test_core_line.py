@@ -28,7 +28,10 @@ class Model:
     def take(self, count: int, bytes_max: int) -> list[Job]:
         self.waiting.sort(key=lambda job: (-job.options.priority, job.ready))
         taken: list[Job] = []
-        while self.waiting and len(taken) < count and sum(job.size for job in taken) < bytes_max:
+        while self.waiting and len(taken) < count:
+            size = sum(job.size for job in taken) + self.waiting[0].size
+            if taken and size > bytes_max:
+                break
             taken.append(self.waiting.pop(0))
         return taken
 

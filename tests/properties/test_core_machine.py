@@ -4,6 +4,8 @@ The model knows nothing of the core: it keeps, per job, who may finish it and wh
 support/invariants.py looks at the core after every single turn.
 """
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import settings
@@ -22,6 +24,7 @@ from hypothesis.stateful import (
 from pyq.errors import Status
 from pyq.limits import MAX_STALLS_DEFAULT as STALLS_MAX
 from pyq.messages import Pull
+from shardnode.storage.sqlite import SqliteStore
 from tests.support.invariants import check_invariants
 from tests.support.shards import (
     REPEAT,
@@ -84,9 +87,12 @@ class ShardMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.rig: Rig = a_shard(checked=False)
+        self.rig: Rig = self.a_rig()
         self.jobs: dict[bytes, Told] = {}
         self.parked: list[Call] = []
+
+    def a_rig(self) -> Rig:
+        return a_shard(checked=False)
 
     # --- rules ---------------------------------------------------------------------------------
 
@@ -318,5 +324,26 @@ class ShardMachine(RuleBasedStateMachine):
         assert told.completed_by in (None, job.token)
 
 
+class DiskMachine(ShardMachine):
+    """The same over a file."""
+
+    def a_rig(self) -> Rig:
+        self.folder = TemporaryDirectory()
+        return a_shard(self.a_store(), checked=False, reopen=self.reopened)
+
+    def a_store(self) -> SqliteStore:
+        return SqliteStore(Path(self.folder.name), {"cluster": "c", "shard": 0, "shards": 1})
+
+    def reopened(self, store: SqliteStore) -> SqliteStore:
+        store.close()
+        return self.a_store()
+
+    def teardown(self) -> None:
+        self.rig.store.close()
+        self.folder.cleanup()
+
+
 TestShardMachine = ShardMachine.TestCase
-TestShardMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestShardMachine.settings = settings(stateful_step_count=40)
+TestDiskMachine = DiskMachine.TestCase
+TestDiskMachine.settings = settings(stateful_step_count=40, max_examples=15)

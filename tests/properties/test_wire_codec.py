@@ -159,11 +159,11 @@ RIGHT: dict[Verb, list[Any]] = {
     Verb.PROGRESS: [[[JOB_ID, TOKEN, b"10"]]],
     Verb.GET: [JOB_ID, None, 3],
     Verb.LIST: ["waiting", 0, 10, 3],
-    Verb.COUNTS: [],
+    Verb.COUNTS: [0],
     Verb.RESULT: [JOB_ID, 1_000],
     Verb.SWEEP: [],
     Verb.STATS: [],
-    Verb.WORKERS: [],
+    Verb.WORKERS: [""],
     Verb.STOP_WORKERS: [""],
     Verb.GOODBYE: ["w"],
 }

@@ -197,7 +197,7 @@ def test_a_custom_id_holds_after_its_job_was_forgotten(restarted):
 
 
 def test_the_answer_for_a_forgotten_custom_id_names_the_job_that_had_it():
-    # BUG (P10): push.py answers a tombstone under a custom id with the id of the *new* job,
+    # Was a bug (P10): push.py answers a tombstone under a custom id with the id of the *new* job,
     # which was never accepted, so the producer holds a handle of a job that never was.
     shard = a_shard()
     first = push(shard, "a", job_id="order-1", keep_completed=False)
@@ -208,7 +208,7 @@ def test_the_answer_for_a_forgotten_custom_id_names_the_job_that_had_it():
 
 
 def test_another_payload_under_the_custom_id_of_a_completed_job_is_a_mismatch():
-    # BUG (P10): for a live job push.py compares name and size, for a stored one the name only.
+    # Was a bug (P10): of a live job name and size were compared, of a stored one the name.
     shard = a_shard()
     push(shard, "a", payload=b"short", job_id="order-1")
     ack(shard, pull(shard).job)
@@ -331,7 +331,7 @@ def test_a_full_disk_refuses_pushes_before_they_are_applied():
 
 
 def test_a_repeat_is_not_told_for_sure_that_an_accepted_job_was_refused():
-    # BUG (P7, I31): DISK_FULL is a definite error ("did not and will not take effect"), but
+    # Was a bug (P7, I31): DISK_FULL is a definite error ("did not and will not take effect"), but
     # push.py refuses before it looks whether the first sending was accepted.
     shard = a_shard()
     pushed = push(shard, "a")
@@ -350,7 +350,7 @@ def test_no_more_queues_than_the_bound():
 
 
 def test_a_pull_of_many_new_queues_keeps_the_bound_too():
-    # BUG (I32): pull.py checks the bound per name, before it makes any of them.
+    # Was a bug (I32): pull.py checks the bound per name, before it makes any of them.
     shard = a_shard(checked=False)
     for number in range(1, QUEUES_MAX):
         shard.state.queues[f"q{number}"] = None

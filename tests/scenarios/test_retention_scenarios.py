@@ -110,7 +110,7 @@ def test_the_oldest_end_goes_first():
 
 
 def test_the_oldest_end_goes_first_after_a_restart_too():
-    # BUG (I33): recovery.py files completed jobs in order of acceptance, not of their end.
+    # Was a bug (I33): recovery.py files completed jobs in order of acceptance, not of their end.
     shard = a_shard(checked=False)
     push(shard, "late", priority=-1)
     complete(shard, COMPLETED_KEPT_DEFAULT)
@@ -181,7 +181,7 @@ def test_tombstones_of_custom_ids_are_not_trimmed():
 
 
 def test_tombstones_of_custom_ids_are_not_counted():
-    # BUG (architecture 5): lifecycle counts them and the trim then takes plain ones in their
+    # Was a bug (architecture 5): lifecycle counts them and the trim then takes plain ones in their
     # stead. A shard that completed a million jobs with custom ids since its start trims every
     # plain tombstone within a second: repeats of acks are STALE, those of pushes UNKNOWN.
     shard = a_shard()
@@ -198,7 +198,7 @@ def test_tombstones_of_custom_ids_are_not_counted():
 
 @pytest.mark.parametrize("ended", ["completed", "dead"])
 def test_a_job_whose_record_is_kept_is_found_although_many_ended_after_it(ended):
-    # BUG (I1, I33): ended jobs are found by way of their tombstones, which are trimmed even
+    # Was a bug (I1, I33): ended jobs are found by way of their tombstones, which are trimmed even
     # while the record is kept: LIST shows the job, GET and RESULT do not know it, and a
     # repeated push of a dead job older than the horizon is UNKNOWN.
     shard = a_shard(checked=False)
@@ -213,7 +213,7 @@ def test_a_job_whose_record_is_kept_is_found_although_many_ended_after_it(ended)
 
 
 def test_trimming_keeps_up_with_jobs_that_are_not_kept():
-    # BUG (I32): 2,000 tombstones a second at most, so a shard that ends more jobs a second
+    # Was a bug (I32): 2,000 tombstones a second at most, so a shard that ends more jobs a second
     # which are not kept grows without bound. Forgetting jobs goes on at once; so should this.
     shard = a_shard(checked=False)
     complete(shard, 1, keep_completed=False)

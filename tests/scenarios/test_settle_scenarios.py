@@ -225,8 +225,8 @@ def test_only_an_ack_may_be_late():
 
 
 def test_late_acks_by_the_hundred_leave_the_line_clean():
-    # BUG (I5, minor): lifecycle._leave_line discards the entry before the job's state changes,
-    # so the compaction it sets off takes the job for a waiting one: its entry stays, uncounted.
+    # Was a bug (I5): the entry was discarded before the job's state changed, so the compaction
+    # that this set off took the job for a waiting one: its entry stayed, uncounted.
     shard = a_shard(checked=False)
     names = [f"job-{number}" for number in range(200)]
     push(shard, *names, backoff=AT_ONCE)
@@ -351,8 +351,7 @@ def test_a_job_named_twice_in_one_fail_counts_once():
 
 
 def test_a_job_named_twice_in_its_last_fail_is_replayed_too():
-    # BUG (P7, minor): the first item kills the job, so the second finds no job and says stale;
-    # an ack that names a job twice is answered `replayed`.
+    # Was a bug (P7): the first item kills the job, so the second found no job and said stale.
     shard = a_shard()
     push(shard, "a", attempts=1)
     job = pull(shard).job
@@ -361,7 +360,7 @@ def test_a_job_named_twice_in_its_last_fail_is_replayed_too():
 
 
 def test_the_fail_of_a_lease_that_stalled_to_death_was_never_accepted():
-    # BUG (P7, minor): settle._refuse looks only whether the job is dead under this token, so
+    # Was a bug (P7, minor): settle._refuse looks only whether the job is dead under this token, so
     # a fail that was refused (its error is lost) is told that it had been accepted before.
     shard = a_shard()
     pushed = push(shard, "a", backoff=AT_ONCE)
@@ -383,7 +382,7 @@ def test_a_fail_may_bring_a_result():
 
 
 def test_the_result_of_a_failed_attempt_is_not_the_result_of_the_job():
-    # BUG (I10): the ack brings no result, so what the failed attempt had left is served as
+    # Was a bug (I10): the ack brings no result, so what the failed attempt had left is served as
     # the result of the completed job. lifecycle.complete never clears it.
     shard = a_shard()
     pushed = push(shard, "a", backoff=AT_ONCE)
@@ -394,7 +393,7 @@ def test_the_result_of_a_failed_attempt_is_not_the_result_of_the_job():
 
 
 def test_a_completed_job_has_no_error():
-    # BUG (minor): RESULT of a stored completed job carries the error of an earlier attempt;
+    # Was a bug (minor): RESULT of a stored completed job carries the error of an earlier attempt;
     # who had waited for it is answered without one.
     shard = a_shard()
     pushed = push(shard, "a", backoff=AT_ONCE)

@@ -1,6 +1,7 @@
 """HEARTBEAT as a long poll, GOODBYE, WORKERS, STOP_WORKERS."""
 
 from pyq.errors import Status
+from pyq.limits import PAGE_ENTRIES_MAX
 from shardnode.core.operations.workers import FORGOTTEN_AFTER_MS
 from tests.support.shards import (
     MONO_0,
@@ -83,7 +84,7 @@ def test_a_stop_reaches_a_worker_that_is_not_waiting_just_now():
 
 
 def test_a_stop_reaches_a_worker_that_never_waits():
-    # BUG: the directive is only put into the answer of a heartbeat that would wait.
+    # Was a bug: the directive is only put into the answer of a heartbeat that would wait.
     shard = a_shard()
     heartbeat(shard, worker="w-1")
     stop_workers(shard)
@@ -92,7 +93,7 @@ def test_a_stop_reaches_a_worker_that_never_waits():
 
 
 def test_a_stop_reaches_a_worker_together_with_a_stale_item():
-    # BUG: as above; the answer about the stale item leaves the directive out.
+    # Was a bug: as above; the answer about the stale item leaves the directive out.
     shard = a_shard()
     push(shard, "a")
     job = pull(shard, client="w-1").job
@@ -117,6 +118,14 @@ def test_workers_are_listed_with_their_leases():
     heartbeat(shard, worker="w-2")
 
     assert workers(shard) == {"w-1": 2, "w-2": 0}
+
+
+def test_many_workers_are_listed_in_pages():
+    shard = a_shard(checked=False)
+    names = {f"w-{number}" for number in range(PAGE_ENTRIES_MAX + 1)}
+    for name in names:
+        heartbeat(shard, worker=name)
+    assert workers(shard) == dict.fromkeys(names, 0)
 
 
 def test_a_worker_that_is_silent_for_a_minute_is_forgotten():

@@ -37,8 +37,12 @@ def line_entries(line: ReadyLine) -> list[Job]:
     entries: list[Job] = []
     for priority in sorted(line._buckets, reverse=True):
         bucket = line._buckets[priority]
-        jobs = [*bucket.line, *[job for _, job in bucket.returned]]
-        entries += sorted(jobs, key=lambda job: job.ready)
+        given_back = sorted(bucket.returned, key=lambda entry: entry[0])
+        for job in bucket.line:
+            while given_back and given_back[0][0] < job.ready:
+                entries.append(given_back.pop(0)[1])
+            entries.append(job)
+        entries += [job for _, job in given_back]
     return entries
 
 
@@ -61,6 +65,7 @@ def fields(job: Job) -> dict[str, Any]:
         lease.end,
         lease.grant.request_id,
         lease.grant.worker,
+        lease.grant.queue,
         lease.grant.lease_ms,
         lease.grant.granted_at,
         lease.grant.fence,

@@ -18,7 +18,14 @@ def a_job(seq: int, queue: QueueState, **options: Any) -> Job:
 
 
 def a_lease(number: int) -> Lease:
-    grant = Grant(b"request-id-%05d" % number, "w-1", 15_000, 1_234, 5)
+    grant = Grant(
+        request_id=b"request-id-%05d" % number,
+        worker="w-1",
+        queue="queue-1",
+        lease_ms=15_000,
+        granted_at=1_234,
+        fence=5,
+    )
     return new_lease(b"\0\0\0\1" + b"token%011d" % number, grant, 0)
 
 

@@ -505,7 +505,14 @@ def page(rig: Rig, **fields: Any) -> tuple[list[dict[str, Any]], int | None]:
 
 
 def counts(rig: Rig, queue: str = "") -> dict[str, dict[str, int]]:
-    return dict(rig.send(Counts(rig.origin("admin"), queue))[0].body)
+    """Jobs per state of one queue or of all, from as many pages as it takes."""
+    found: list[Any] = []
+    after: int | None = 0
+    while after is not None:
+        entries, after = rig.send(Counts(rig.origin("admin"), queue, after))[0].body
+        found += entries
+    assert len(dict(found)) == len(found), "a queue on two pages"
+    return dict(found)
 
 
 def result(rig: Rig, job_id: bytes, wait_ms: int = 0, at: int | None = None, **origin: Any) -> Call:
@@ -531,9 +538,14 @@ def stop_workers(rig: Rig, worker: str = "", at: int | None = None) -> Call:
 
 
 def workers(rig: Rig, at: int | None = None) -> dict[str, int]:
-    """The registered workers and the number of their leases."""
-    rows = rig.send(Workers(rig.origin("admin")), at=at)[0].body
-    return {row[0][0]: row[1] for row in rows}
+    """The registered workers and the number of their leases, from all pages."""
+    found: list[Any] = []
+    after: str | None = ""
+    while after is not None:
+        entries, after = rig.send(Workers(rig.origin("admin"), after), at=at)[0].body
+        found += [(worker[0], held) for worker, held in entries]
+    assert len(dict(found)) == len(found), "a worker on two pages"
+    return dict(found)
 
 
 def stall(rig: Rig, job: Leased) -> None:

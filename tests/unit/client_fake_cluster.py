@@ -323,13 +323,13 @@ class FakeCluster:
         for job in self._of(shard, header.queue):
             own = counts.setdefault(job.queue, {})
             own[job.state] = own.get(job.state, 0) + 1
-        return list(counts.items())
+        return [list(counts.items()), None]
 
     def _on_stats(self, sender: Any, header: Header, body: Any, shard: int = -1) -> Any:
         return [{"jobs": len(self._of(shard, ""))}]
 
     def _on_workers(self, sender: Any, header: Header, body: Any, shard: int = -1) -> Any:
-        return [[["w1", "host", 7, 2, 5, ["a"]], 1]]
+        return [[[["w1", "host", 7, 2, 5, ["a"]], 1]], None]
 
     def _on_stop_workers(self, sender: Any, header: Header, body: Any, shard: int = -1) -> Any:
         return [1, ["w1"]]

@@ -176,7 +176,7 @@ def test_a_changed_incarnation_in_a_pong_makes_it_ask_again(cluster: FakeCluster
     pending = connection.send(Verb.COUNTS, [], queue="q")
     cluster.incarnation = b"another1"
 
-    assert connection.wait(pending).body == ()
+    assert connection.wait(pending).body == ((), None)
     assert [header.flags for header, _ in cluster.seen(Verb.COUNTS)] == [0, Flag.REPEAT]
     connection.close()
 
@@ -215,7 +215,7 @@ def test_single_frames_and_strays_are_ignored(cluster: FakeCluster) -> None:
         on_request(sender, head, packed),
     )[1]
     cluster.script = noise
-    assert connection.request(Verb.COUNTS, [], queue="q").body == ()
+    assert connection.request(Verb.COUNTS, [0], queue="q").body == ((), None)
     assert len(strays) == 1
     connection.close()
 
@@ -385,7 +385,7 @@ def test_a_missing_shard_is_an_error_or_named(
     cluster: FakeCluster, client: pyq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = b"\x92\xb0shard 1 is down!\x00"
-    entries = [[0, Status.OK, 1, b"\x90"], [1, Status.UNAVAILABLE, 0, refusal]]
+    entries = [[0, Status.OK, 1, b"\x92\x90\xc0"], [1, Status.UNAVAILABLE, 0, refusal]]
     cluster.script = answering(Verb.COUNTS, (Status.OK, entries))
     assert client.counts(partial=True).missing == (1,)
 

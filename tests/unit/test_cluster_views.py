@@ -132,8 +132,8 @@ def a_status(**changes):
     parts = {
         "processes": None,
         "stats": {0: ({"epoch": 1, "queues_count": 1, "jobs": {"waiting": 2}},), 1: None},
-        "counts": {0: (("b", {"waiting": 2}),), 1: None},
-        "workers": {0: ((worker, 1),), 1: ((worker, 2),)},
+        "counts": {0: ((("b", {"waiting": 2}),), None), 1: None},
+        "workers": {0: (((worker, 1),), None), 1: (((worker, 2),), None)},
         **changes,
     }
     return cluster_status("tcp://x:1", **parts)

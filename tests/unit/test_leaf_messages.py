@@ -127,9 +127,8 @@ def test_words_of_other_queues_are_filters_too(word):
     ids=["state", "state bytes", "option", "name", "value", "worker", "queue", "custom", "goodbye"],
 )
 def test_a_refusal_is_a_sentence_whatever_was_sent(verb, body):
-    # BUG (I32) for `state` and `option`: the value is repeated whole, escaped to four times its
-    # size. A message of 16 MiB gets an answer that no socket of ours accepts: the router drops
-    # the shard's connection with all that is under way on it.
+    # A value repeated whole, escaped to four times its size, would make an answer that no
+    # socket of ours accepts: the router would drop the shard's connection (I32).
     assert len(str(refusal(verb, body))) < 1_000
 
 

@@ -113,7 +113,8 @@ def test_a_deeply_nested_item_is_split_or_refused_and_nothing_else(depth: int):
 def test_a_part_never_grows_over_the_frame_limit():
     float32 = b"\xca\x00\x00\x00\x00"
     row = b"\xdc\x27\x10" + float32 * 10_000
-    item = b"\xdc\x00\xff" + pack_body(bytes(16)) + row * 254
+    rows = FRAME_BYTES_MAX // len(row) - 1  # doubles when it is packed again
+    item = b"\xdc" + (rows + 1).to_bytes(2, "big") + pack_body(bytes(16)) + row * rows
     body = b"\x91\x91" + item
     assert len(body) < FRAME_BYTES_MAX
     with pytest.raises(WireError) as refused:

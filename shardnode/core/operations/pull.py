@@ -32,17 +32,17 @@ from shardnode.core.state import (
 def pull(state: ShardState, command: Pull, now: Now) -> Effects:
     """Lease up to `jobs_max` jobs, or park until one is ready or `wait_ms` is over."""
     effects = Effects()
-    refusal = _refuse(state, command)
-    if refusal is not None:
-        effects.replies.append(refusal)
-        return effects
     origin = command.origin
     puller = _puller(state, command)
     if origin.sequence < puller.newest:
         sentence = "a newer pull of this client is known; this one is void"
         effects.replies.append(Reply(origin, Status.SUPERSEDED, error_body(sentence)))
         return effects
-    if _repeat(state, command, effects):
+    if _repeat(state, command, now, effects):
+        return effects
+    refusal = _refuse(state, command)
+    if refusal is not None:
+        effects.replies.append(refusal)
         return effects
     _withdraw_older(state, command, puller, now, effects)
     puller.newest = origin.sequence
@@ -111,15 +111,14 @@ def _refuse(state: ShardState, command: Pull) -> Reply | None:
     if state.disk_low:
         sentence = f"the disk of shard {state.shard} is nearly full; free some space"
         return Reply(command.origin, Status.DISK_FULL, error_body(sentence, 1_000))
-    for name in command.queues:
-        if name in state.queues:
-            continue
+    new = [name for name in dict.fromkeys(command.queues) if name not in state.queues]
+    for name in new:
         if shard_of(slot_of(name), state.shards_count) != state.shard:
             sentence = f"queue {name!r} does not live on shard {state.shard}"
             return Reply(command.origin, Status.WRONG_SHARD, error_body(sentence))
-        if len(state.queues) >= QUEUES_MAX:
-            sentence = f"shard {state.shard} has {QUEUES_MAX} queues; no more are made"
-            return Reply(command.origin, Status.BUSY, error_body(sentence, 60_000))
+    if len(state.queues) + len(new) > QUEUES_MAX:
+        sentence = f"shard {state.shard} has {len(state.queues)} queues; no more are made"
+        return Reply(command.origin, Status.BUSY, error_body(sentence, 60_000))
     if command.wait_ms and state.parked_count >= PARKED_MAX:
         sentence = f"{PARKED_MAX} requests wait on shard {state.shard} already"
         return Reply(command.origin, Status.BUSY, error_body(sentence, 1_000))
@@ -136,17 +135,20 @@ def _puller(state: ShardState, command: Pull) -> Puller:
     return puller
 
 
-def _repeat(state: ShardState, command: Pull, effects: Effects) -> bool:
+def _repeat(state: ShardState, command: Pull, now: Now, effects: Effects) -> bool:
     """Answer a pull that was seen before; False if it is new, or nothing is left of it."""
     request_id = command.origin.request_id
     held = [job for job in state.grants.get(request_id, ()) if _holds(job, command)]
     if held:
+        place = {name: at for at, name in enumerate(command.queues)}
+        held.sort(key=lambda job: (place.get(job.queue.name, 0), -job.options.priority, job.ready))
         effects.replies.append(_lease_reply(command, held))
         return True
     parked = state.parked.get(request_id)
     if parked is None:
         return False
-    parked.command.origin = command.origin  # the newest return address counts
+    parked.command.origin = command.origin  # the newest return address and deadline count
+    state.timers.park(_wait_until(command, now), parked)
     return True
 
 
@@ -203,7 +205,14 @@ def _grant(
 ) -> None:
     """Every job gets a lease with a token of its own."""
     request_id = command.origin.request_id
-    grant = Grant(request_id, command.worker, command.lease_ms, now.wall_ms, state.next_number())
+    grant = Grant(
+        request_id,
+        command.worker,
+        command.queues[0],
+        command.lease_ms,
+        now.wall_ms,
+        state.next_number(),
+    )
     grant.jobs_count = len(jobs)
     state.grants[request_id] = jobs
     puller.grants.append(grant)
@@ -262,7 +271,11 @@ def _park(state: ShardState, command: Pull, now: Now, effects: Effects) -> None:
     for queue in queues:
         queue.parked[command.origin.request_id] = parked
     state.parked_count += 1
-    state.timers.park(min(now.mono_ms + command.wait_ms, command.origin.deadline_ms), parked)
+    state.timers.park(_wait_until(command, now), parked)
+
+
+def _wait_until(command: Pull, now: Now) -> int:
+    return min(now.mono_ms + command.wait_ms, command.origin.deadline_ms)
 
 
 def _holds(job: Job, command: Pull | Return) -> bool:

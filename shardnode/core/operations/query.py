@@ -7,7 +7,13 @@ from typing import Any
 
 from pyq.errors import Status
 from pyq.job import COMPLETED, DEAD, JobState
-from pyq.limits import PARKED_MAX
+from pyq.limits import (
+    BATCH_BYTES_MAX,
+    MATCHES_MAX,
+    PAGE_ENTRIES_MAX,
+    PARKED_MAX,
+    PAYLOAD_BYTES_MAX,
+)
 from pyq.messages import (
     WANT_PAYLOAD,
     WANT_RESULT,
@@ -31,11 +37,16 @@ def get(state: ShardState, command: Get, now: Now, found: Found | None) -> Effec
     live = _live_matches(state, command)
     if found is None and (keys := _get_keys(state, command, live)):
         return Need(keys)
-    views = [view(job, True, command.want) for job in live]
+    matches = [Stored(job, PAYLOAD_BYTES_MAX) for job in live]  # its result may be that large
     for known in (found or {}).values():
         for match in known if isinstance(known, list) else [known]:
             if isinstance(match, Stored) and match.job.id not in state.jobs:
-                views.append(view(match.job, match.has_result, command.want))
+                matches.append(match)
+    views: list[dict[str, Any]] = []
+    room = BATCH_BYTES_MAX
+    for match in matches[:MATCHES_MAX]:
+        room -= _weight(match, command.want)
+        views.append(view(match, command.want if room >= 0 or not views else 0))
     return Effects(replies=[Reply(command.origin, Status.OK, [views])])
 
 
@@ -52,25 +63,36 @@ def list_jobs(state: ShardState, command: List, now: Now, found: Found | None) -
         return Need([key])
     page = found[key]
     assert isinstance(page, Page)
-    views = [view(stored.job, stored.has_result, command.want) for stored in page.jobs]
-    return Effects(replies=[Reply(command.origin, Status.OK, [views, page.next_after])])
+    views: list[dict[str, Any]] = []
+    next_after = page.next_after
+    room = BATCH_BYTES_MAX
+    for stored in page.jobs:
+        room -= _weight(stored, command.want)
+        if room < 0 and views:
+            break  # the page ends here, lest its reply exceed a frame
+        views.append(view(stored, command.want))
+        last = stored.job.seq
+    if len(views) < len(page.jobs):
+        next_after = last
+    return Effects(replies=[Reply(command.origin, Status.OK, [views, next_after])])
 
 
 def counts(state: ShardState, command: Counts, now: Now) -> Effects:
-    """Jobs per state, of one queue or of all."""
+    """Jobs per state, of one queue or of a page of all."""
+    next_after = None
     if command.queue:
         queue = state.queues.get(command.queue)
         queues = [queue] if queue is not None else []
     else:
-        queues = list(state.queues.values())
-    body = [
-        [
-            queue.name,
-            {s.word: queue.counts[s] for s in JobState if queue.counts[s]},
-        ]
+        last = command.after + PAGE_ENTRIES_MAX  # queues are numbered without gaps, from 1
+        numbers = range(command.after + 1, min(last, len(state.queues)) + 1)
+        queues = [state.queues_by_number[number] for number in numbers]
+        next_after = last if last < len(state.queues) else None
+    entries = [
+        [queue.name, {s.word: queue.counts[s] for s in JobState if queue.counts[s]}]
         for queue in queues
     ]
-    return Effects(replies=[Reply(command.origin, Status.OK, body)])
+    return Effects(replies=[Reply(command.origin, Status.OK, [entries, next_after])])
 
 
 def result(state: ShardState, command: Result, now: Now, found: Found | None) -> Effects | Need:
@@ -139,8 +161,25 @@ def stats(state: ShardState, command: Stats, now: Now) -> Effects:
     return Effects(replies=[Reply(command.origin, Status.OK, [body])])
 
 
-def view(job: Job, has_result: bool, want: int) -> dict[str, Any]:
+def _weight(stored: Stored, want: int) -> int:
+    """Return an upper bound of the bytes that a view takes in a reply."""
+    job = stored.job
+    detail = job.detail
+    texts = len(job.name) + len(job.options.job_id) + len(job.queue.name)
+    if detail is not None:
+        texts += len(detail.error) + len(detail.traceback) + len(detail.progress)
+        texts += sum(len(entry[2]) + 8 for entry in detail.history)
+    weight = 1_024 + 4 * texts
+    if want & WANT_PAYLOAD:
+        weight += job.size
+    if want & WANT_RESULT:
+        weight += stored.result_bytes or 0
+    return weight
+
+
+def view(stored: Stored, want: int) -> dict[str, Any]:
     """Return what is known of a job, by the names of docs/protocol.md."""
+    job = stored.job
     lease = job.lease
     detail = job.detail
     ended = job.state in (COMPLETED, DEAD)
@@ -171,7 +210,7 @@ def view(job: Job, has_result: bool, want: int) -> dict[str, Any]:
     if want & WANT_PAYLOAD:
         body["payload"] = PayloadRef(job.seq)
     if want & WANT_RESULT:
-        body["result"] = ResultRef(job.seq) if has_result else None
+        body["result"] = ResultRef(job.seq) if stored.result_bytes is not None else None
     return body
 
 
@@ -205,9 +244,10 @@ def _end_of(known: object) -> list[object]:
     """Return the answer for a job that is not in memory."""
     if isinstance(known, Stored):
         job = known.job
-        value = ResultRef(job.seq) if known.has_result and job.state is COMPLETED else None
-        error = job.detail.error if job.detail else ""
-        return [job.state.word, value, error]
+        if job.state is COMPLETED:
+            value = ResultRef(job.seq) if known.result_bytes is not None else None
+            return [job.state.word, value, ""]
+        return [job.state.word, None, job.detail.error if job.detail else ""]
     assert isinstance(known, Tombstone)
     word = {COMPLETED: "result_expired", DEAD: "dead"}.get(known.verdict, "removed")
     return [word, None, ""]

@@ -44,7 +44,7 @@ def ack(state: ShardState, command: Ack, now: Now, found: Found | None) -> Effec
                 if lease.end is ACKED:
                     exceptions.append([index, Status.OK, REPLAYED])
                     continue
-        exceptions.append(_refuse(index, job_id, token, COMPLETED, found))
+        exceptions.append(_refuse(index, job_id, token, ACKED, found))
     complete(state, done, now, effects)
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
@@ -60,10 +60,12 @@ def fail(state: ShardState, command: Fail, now: Now, found: Found | None) -> Eff
     for index, item in enumerate(command.items):
         job_id, token, error, traceback, result, unrecoverable, retry_in_ms = item
         job = state.jobs.get(job_id)
-        if job is None or job.lease is None or job.lease.token != token:
-            exceptions.append(_refuse(index, job_id, token, DEAD, found))
+        if job is None and job_id in effects.ended:  # killed by an earlier item of this batch
+            exceptions.append(_repeated(index, effects.ended[job_id], LeaseEnd.FAILED, token))
+        elif job is None or job.lease is None or job.lease.token != token:
+            exceptions.append(_refuse(index, job_id, token, LeaseEnd.FAILED, found))
         elif job.state is not ACTIVE:
-            exceptions.append(_repeated(index, job, LeaseEnd.FAILED))
+            exceptions.append(_repeated(index, job, LeaseEnd.FAILED, token))
         else:
             if result is not None:
                 effects.results[job.seq] = result
@@ -105,7 +107,7 @@ def release(state: ShardState, command: Release, now: Now) -> Effects:
         if job is None or job.lease is None or job.lease.token != token:
             exceptions.append([index, Status.STALE_TOKEN, STALE])
         elif job.state is not ACTIVE:
-            exceptions.append(_repeated(index, job, LeaseEnd.RELEASED))
+            exceptions.append(_repeated(index, job, LeaseEnd.RELEASED, token))
         else:
             give_back(state, job, delay_ms, now, effects)
     body = batch_answer(len(command.items), exceptions)
@@ -152,22 +154,20 @@ def _gone_repeats(state: ShardState, command: Ack | Fail) -> Need | None:
 
 
 def _refuse(
-    index: int, job_id: bytes, token: bytes, verdict: int, found: Found | None
+    index: int, job_id: bytes, token: bytes, end: LeaseEnd, found: Found | None
 ) -> list[object]:
     """Return the answer to a token that is not the job's: stale, or seen before."""
     known = found.get(("job", job_id)) if found else None
     if isinstance(known, Stored):
-        lease, ended_as = known.job.lease, known.job.state
-        if lease is not None and lease.token == token and ended_as == verdict:
-            return [index, Status.OK, REPLAYED]
+        return _repeated(index, known.job, end, token)
+    verdict = COMPLETED if end is ACKED else DEAD
     if isinstance(known, Tombstone) and known.digest == token[4:12] and known.verdict == verdict:
         return [index, Status.OK, REPLAYED]
     return [index, Status.STALE_TOKEN, STALE]
 
 
-def _repeated(index: int, job: Job, end: LeaseEnd) -> list[object]:
-    """Return the answer to the last token of a job that is not active any more."""
-    assert job.lease is not None
-    if job.lease.end is end:
+def _repeated(index: int, job: Job, end: LeaseEnd, token: bytes) -> list[object]:
+    """Return the answer to a token of a job that is not active under it any more."""
+    if job.lease is not None and job.lease.token == token and job.lease.end is end:
         return [index, Status.OK, REPLAYED]
     return [index, Status.STALE_TOKEN, STALE]

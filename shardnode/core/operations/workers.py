@@ -6,7 +6,7 @@ long poll: that is how `worker stop` reaches a worker without knowing its pid.
 
 from pyq.errors import Status
 from pyq.job import ACTIVE
-from pyq.limits import PARKED_MAX, SECOND_MS, WORKERS_MAX
+from pyq.limits import PAGE_ENTRIES_MAX, PARKED_MAX, SECOND_MS, WORKERS_MAX
 from pyq.messages import (
     DIRECTIVE_STOP,
     Goodbye,
@@ -18,6 +18,7 @@ from pyq.messages import (
 )
 from shardnode.core.effects import Effects, Now
 from shardnode.core.lifecycle import give_back
+from shardnode.core.operations.pull import expire_pull
 from shardnode.core.operations.settle import STALE
 from shardnode.core.state import ParkedBeat, ShardState, WorkerEntry
 
@@ -39,11 +40,11 @@ def heartbeat(state: ShardState, command: Heartbeat, now: Now) -> Effects:
     effects = Effects()
     body: list[object] = [len(command.items), exceptions, []]
     entry = _register(state, command.worker, now, effects) if command.worker else None
-    if entry is None or exceptions or not command.wait_ms or state.parked_count >= PARKED_MAX:
+    if entry is not None and entry.stopping:
+        body[2] = [DIRECTIVE_STOP]
         effects.replies.append(Reply(command.origin, Status.OK, body))
         return effects
-    if entry.stopping:
-        body[2] = [DIRECTIVE_STOP]
+    if entry is None or exceptions or not command.wait_ms or state.parked_count >= PARKED_MAX:
         effects.replies.append(Reply(command.origin, Status.OK, body))
         return effects
     entry.beat = ParkedBeat(command, body)
@@ -79,15 +80,18 @@ def stop_workers(state: ShardState, command: StopWorkers, now: Now) -> Effects:
 
 
 def list_workers(state: ShardState, command: Workers, now: Now) -> Effects:
-    """Say who is registered, and how many leases each holds on this shard."""
+    """Say who is registered, and how many leases each holds on this shard, page by page."""
     _forget_silent(state, now)
     held: dict[str, int] = {}
     for job in state.processing.values():
         assert job.lease is not None
         name = job.lease.grant.worker
         held[name] = held.get(name, 0) + 1
-    body = [[entry.worker.to_wire(), held.get(name, 0)] for name, entry in state.workers.items()]
-    return Effects(replies=[Reply(command.origin, Status.OK, body)])
+    names = sorted(name for name in state.workers if name > command.after)
+    page = names[:PAGE_ENTRIES_MAX]
+    entries = [[state.workers[name].worker.to_wire(), held.get(name, 0)] for name in page]
+    next_after = page[-1] if len(page) < len(names) else None
+    return Effects(replies=[Reply(command.origin, Status.OK, [entries, next_after])])
 
 
 def goodbye(state: ShardState, command: Goodbye, now: Now) -> Effects:
@@ -96,6 +100,8 @@ def goodbye(state: ShardState, command: Goodbye, now: Now) -> Effects:
     entry = state.workers.pop(command.worker, None)
     if entry is not None and entry.beat is not None:
         answer_beat(state, entry.beat, effects)
+    for parked in [p for p in state.parked.values() if p.command.worker == command.worker]:
+        expire_pull(state, parked, effects)  # or what is given back would go to it
     held = [
         job
         for job in state.processing.values()
