@@ -15,5 +15,5 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("dev", settings.get_profile("ci"), derandomize=False)
-settings.register_profile("nightly", settings.get_profile("dev"), max_examples=2_000)
+settings.register_profile("nightly", settings.get_profile("dev"), max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -64,7 +64,7 @@ def test_a_router_that_is_down_for_longer_than_a_lease_re_runs_nothing() -> None
 
 def test_a_worker_that_was_stopped_past_its_lease_cannot_complete_the_job() -> None:
     with LocalCluster(shards=1) as cluster, pyq.connect(cluster.url) as client:
-        ledger = Ledger(cluster, lease_s=0.5, work_s=1.0)
+        ledger = Ledger(cluster, lease_s=1.0, work_s=1.5)
         stopped = ledger.start_worker()
         job = client.queue("red").add("count", backoff=0)
         wait_for(ledger.runs, 20, cluster.log)
@@ -77,8 +77,8 @@ def test_a_worker_that_was_stopped_past_its_lease_cannot_complete_the_job() -> N
         wait_for(lambda: "the lease of this attempt has ended" in cluster.log, 20)
         stopped.kill()
         stopped.wait()
-        first_run, second_run = ledger.runs()
-        assert result == second_run[2]
+        attempt_of = {run: attempt for _, attempt, run in ledger.runs()}
         view = job.view()
-        assert (view["state"], view["result"], view["attempt"]) == ("completed", result, 2)
-        assert (first_run[1], second_run[1]) == (1, 2)
+        assert (view["state"], view["result"]) == ("completed", result)
+        # The second lease may have gone to the pull that the stopped worker had parked.
+        assert attempt_of[result] == view["attempt"] > 1

@@ -24,7 +24,7 @@ import pytest
 import zmq
 
 from pyq.errors import Status
-from pyq.limits import BUSY_RETRY_MS, BUSY_SHARE, OUTSTANDING_BYTES_MAX
+from pyq.limits import BUSY_RETRY_MS, BUSY_SHARE, FRAME_BYTES_MAX, OUTSTANDING_BYTES_MAX
 from pyq.messages import batch_answer
 from pyq.process import ExitCode, endpoint
 from pyq.routes import slot_of
@@ -618,7 +618,7 @@ def test_a_frame_over_the_limit_ends_its_connection_and_no_other(router: Router)
     hostile, good = router.client(), router.client()
     good.ask(Verb.PING)
     _, header, _body = hostile.request(Verb.PUSH, [], queue=QUEUES[0])
-    hostile.socket.send_multipart([header, bytes(17 * 1024 * 1024)])
+    hostile.socket.send_multipart([header, bytes(FRAME_BYTES_MAX + 1)])
 
     assert good.ask(Verb.PING).status == Status.OK
     assert hostile.ask(Verb.PING).status == Status.OK, "its next connection is served"
