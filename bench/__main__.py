@@ -1,7 +1,8 @@
 """`python -m bench SCENARIO ...`: measures the product on this machine, in one run.
 
-`core` is the pure core with a memory store; `load` a real cluster under producers and
-workers; `restart` how long a shard takes to come back. With --json one object on stdout.
+`core` is the pure core with a memory store; `line` its line of waiting jobs against two
+heaps; `load` a real cluster under producers and workers; `restart` how long a shard takes
+to come back. With --json one object on stdout.
 """
 
 import json
@@ -53,6 +54,15 @@ def restart(jobs: int, as_json: bool) -> None:
     from bench.restart import measure_restart
 
     _show("restart", measure_restart(jobs), as_json)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="one JSON object on standard output")
+def line(as_json: bool) -> None:
+    """The line of waiting jobs against two heaps: nanoseconds for one take and one add."""
+    from bench.line import measure_line
+
+    _show("line", measure_line(), as_json)
 
 
 def _show(scenario: str, result: dict[str, Any], as_json: bool) -> None:
