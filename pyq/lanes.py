@@ -1,6 +1,6 @@
 """The queues of a worker grouped by shard, and what is on its way to each shard.
 
-Pure. One lane per shard: at most one pull is parked there, and what handlers finished is
+No I/O. One lane per shard: at most one pull is parked there, and what handlers finished is
 collected in outboxes until a message leaves.
 """
 

@@ -6,7 +6,7 @@ those who wait. MOVES (pyq/job.py) lists what is legal; nothing else changes a s
 
 from pyq.errors import Status
 from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, LEGAL, WAITING, JobState
-from pyq.limits import ERROR_BYTES_MAX, HISTORY_MAX
+from pyq.limits import ERROR_BYTES_MAX, HISTORY_MAX, LINGER_BYTES_MAX
 from pyq.messages import Reply
 from shardnode.core.backoff import backoff_ms, chance
 from shardnode.core.effects import Effects, Now
@@ -155,8 +155,11 @@ def _forget_at_once(
     """A job that is not kept: nothing but its tombstone stays; its result for some seconds."""
     effects.changed.pop(job.seq, None)
     effects.forgotten.append(job.seq)
-    state.lingering[job.id] = result
-    state.timers.park(now.mono_ms + RESULT_LINGER_MS, job.id)
+    size = len(result) if result is not None else 0
+    if state.lingering_bytes + size <= LINGER_BYTES_MAX:
+        state.lingering_bytes += size
+        state.lingering[job.id] = result
+        state.timers.park(now.mono_ms + RESULT_LINGER_MS, job.id)
 
 
 def kill(state: ShardState, job: Job, reason: str, now: Now, effects: Effects) -> None:

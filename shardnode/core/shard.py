@@ -160,7 +160,7 @@ class Shard:
         state = self.state
         while (who := state.timers.parked.pop(now.mono_ms)) is not None:
             if isinstance(who, bytes):
-                state.lingering.pop(who, None)
+                state.lingering_bytes -= len(state.lingering.pop(who) or b"")
             elif isinstance(who, ParkedPull):
                 expire_pull(state, who, effects)
             elif isinstance(who, ParkedBeat):

@@ -307,6 +307,7 @@ class ShardState:
         self.parked: dict[bytes, ParkedPull] = {}  # by request id
         self.results: dict[bytes, list[ParkedResult]] = {}  # by job id
         self.lingering: dict[bytes, bytes | None] = {}  # results of jobs not kept, for seconds
+        self.lingering_bytes = 0
         self.workers: dict[str, WorkerEntry] = {}
         self.timers = Timers()
         self.tombstones_count = 0

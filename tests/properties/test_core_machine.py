@@ -161,24 +161,27 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(target=settled, job=leases, value=st.sampled_from([None, b"r"]))
     def ack(self, job, value):
+        newest = self.newest(job)
         call = ack(self.rig, job, result=value)
-        self.note_ack(call, job)
+        self.note_ack(call, job, newest)
         return job
 
     @rule(job=settled, value=st.sampled_from([None, b"other"]))
     def ack_again(self, job, value):
+        newest = self.newest(job)
         call = ack(self.rig, job, result=value, flags=REPEAT)
-        self.note_ack(call, job)
+        self.note_ack(call, job, newest)
         if self.jobs[job.id].completed_by == job.token:
             assert call.replayed or call.accepted
 
     @rule(job=leases, twin=leases)
     def ack_two(self, job, twin):
+        newest = {one.id: self.newest(one) for one in (job, twin)}
         call = ack(self.rig, job, twin)
         codes = {index: (status, detail) for index, status, detail in call.exceptions}
         for index, one in enumerate((job, twin)):
             if index not in codes:
-                self.completed(one)
+                self.completed(one, newest[one.id])
 
     @rule(
         target=settled,
@@ -188,35 +191,39 @@ class ShardMachine(RuleBasedStateMachine):
         flags=st.sampled_from([0, REPEAT]),
     )
     def fail(self, job, unrecoverable, retry_in_ms, flags):
+        newest = self.newest(job)
         call = fail(
             self.rig, job, unrecoverable=unrecoverable, retry_in_ms=retry_in_ms, flags=flags
         )
         if call.accepted:
-            self.holds_last(job)
+            self.held(job, newest)
         return job
 
     @rule(target=settled, job=leases, delay_ms=st.sampled_from([0, 0, 900]))
     def release(self, job, delay_ms):
+        newest = self.newest(job)
         call = release(self.rig, job, delay_ms=delay_ms)
         if call.accepted:
-            self.holds_last(job)
+            self.held(job, newest)
         return job
 
     @rule(job=leases, wait_ms=st.sampled_from([0, 1_000]), client=clients)
     def heartbeat(self, job, wait_ms, client):
+        newest = self.newest(job)
         call = heartbeat(self.rig, job, worker=client, wait_ms=wait_ms)
         if call.answers and not call.exceptions:
-            self.holds_last(job)
+            self.held(job, newest)
 
     @rule(job=leases, lease_ms=st.sampled_from([100, 60_000]), value=st.binary(max_size=3))
     def extend_and_tell(self, job, lease_ms, value):
+        newest = self.newest(job)
         first, second = (
             extend(self.rig, job, lease_ms=lease_ms),
             progress(self.rig, job, value=value),
         )
         assert first.accepted == second.accepted
         if first.accepted:
-            self.holds_last(job)
+            self.held(job, newest)
 
     @rule(call=consumes(pulls))
     def return_it(self, call):
@@ -305,23 +312,26 @@ class ShardMachine(RuleBasedStateMachine):
         total = sum(n for states in counts(rig).values() for n in states.values())
         assert total == len(seen)
 
-    def note_ack(self, call: Call, job: Leased) -> None:
+    def note_ack(self, call: Call, job: Leased, newest: bytes) -> None:
         if call.accepted:
-            self.completed(job)
+            self.completed(job, newest)
 
-    def completed(self, job: Leased) -> None:
+    def completed(self, job: Leased, newest: bytes) -> None:
         told = self.jobs[job.id]
         assert told.completed_by is None, "a second completion was accepted (I10)"
-        self.holds_last(job)
+        self.held(job, newest)
         told.completed_by = job.token
 
-    def holds_last(self, job: Leased) -> None:
-        """Only the newest token of a job ever does anything (I8)."""
-        told = self.jobs[job.id]
+    def newest(self, job: Leased) -> bytes:
+        """The token of the newest lease of a job; asked before it is used."""
         self.every_lease_is_a_new_one()
-        newest = max(told.fences, key=told.fences.__getitem__)
+        fences = self.jobs[job.id].fences
+        return max(fences, key=fences.__getitem__)
+
+    def held(self, job: Leased, newest: bytes) -> None:
+        """Something was accepted: only the newest token of a job does anything (I8)."""
         assert newest == job.token, "a stale token changed something"
-        assert told.completed_by in (None, job.token)
+        assert self.jobs[job.id].completed_by in (None, job.token)
 
 
 class DiskMachine(ShardMachine):

@@ -198,7 +198,7 @@ def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
     assert other.processing.keys() == state.processing.keys()
     assert other.grants.keys() == state.grants.keys()
     for request_id, jobs in state.grants.items():
-        held = {job.seq for job in jobs if job.state is ACTIVE}
+        held = {job.seq for job in jobs if _is_held_by(job, request_id)}
         rebuilt = {job.seq for job in other.grants[request_id]}
         assert rebuilt == held, "a pull would get other leases after a restart"
     for name, queue in state.queues.items():
@@ -215,3 +215,9 @@ def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
 
 def _live(state: ShardState, queue: QueueState) -> list[Job]:
     return [job for job in state.jobs.values() if job.queue is queue]
+
+
+def _is_held_by(job: Job, request_id: bytes) -> bool:
+    return (
+        job.state is ACTIVE and job.lease is not None and job.lease.grant.request_id == request_id
+    )

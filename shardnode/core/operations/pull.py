@@ -33,8 +33,8 @@ def pull(state: ShardState, command: Pull, now: Now) -> Effects:
     """Lease up to `jobs_max` jobs, or park until one is ready or `wait_ms` is over."""
     effects = Effects()
     origin = command.origin
-    puller = _puller(state, command)
-    if origin.sequence < puller.newest:
+    known = state.pullers.get((origin.client, command.queues[0]))
+    if known is not None and origin.sequence < known.newest:
         sentence = "a newer pull of this client is known; this one is void"
         effects.replies.append(Reply(origin, Status.SUPERSEDED, error_body(sentence)))
         return effects
@@ -44,6 +44,7 @@ def pull(state: ShardState, command: Pull, now: Now) -> Effects:
     if refusal is not None:
         effects.replies.append(refusal)
         return effects
+    puller = _puller(state, command)
     _withdraw_older(state, command, puller, now, effects)
     puller.newest = origin.sequence
     if _lease(state, command, puller, now, effects):
@@ -127,11 +128,12 @@ def _refuse(state: ShardState, command: Pull) -> Reply | None:
 
 def _puller(state: ShardState, command: Pull) -> Puller:
     key = (command.origin.client, command.queues[0])
-    puller = state.pullers.get(key)
+    puller = state.pullers.pop(key, None)
     if puller is None:
+        puller = Puller()
         while len(state.pullers) >= PULLERS_MAX:
             del state.pullers[next(iter(state.pullers))]
-        puller = state.pullers[key] = Puller()
+    state.pullers[key] = puller  # the least recently used stands first
     return puller
 
 
@@ -228,11 +230,12 @@ def _grant(
         lease = job.lease = new_lease(token, grant, mono_ms)
         if job.options.timeout_ms:
             state.timers.limit(mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job, lease)
+    was_idle = not state.processing  # nobody swept, so when a sweep was due says nothing
     by_seq = dict(zip([job.seq for job in jobs], jobs, strict=True))
     state.processing.update(by_seq)
     effects.changed.update(by_seq)
-    quarter_ms = max(SWEEP_MS_MIN, command.lease_ms // 4)
-    state.sweep_at = min(state.sweep_at, mono_ms + quarter_ms)
+    due_at = mono_ms + max(SWEEP_MS_MIN, command.lease_ms // 4)
+    state.sweep_at = due_at if was_idle else min(state.sweep_at, due_at)
 
 
 def _lease_reply(command: Pull, jobs: list[Job]) -> Reply:

@@ -37,7 +37,8 @@ def get(state: ShardState, command: Get, now: Now, found: Found | None) -> Effec
     live = _live_matches(state, command)
     if found is None and (keys := _get_keys(state, command, live)):
         return Need(keys)
-    matches = [Stored(job, PAYLOAD_BYTES_MAX) for job in live]  # its result may be that large
+    # A live job has a result only from a failed attempt; nobody knows here how large it is.
+    matches = [Stored(job, PAYLOAD_BYTES_MAX if job.failures else None) for job in live]
     for known in (found or {}).values():
         for match in known if isinstance(known, list) else [known]:
             if isinstance(match, Stored) and match.job.id not in state.jobs:
