@@ -91,7 +91,7 @@ def give_back(state: ShardState, job: Job, delay_ms: int, now: Now, effects: Eff
 def complete(
     state: ShardState, done: list[tuple[Job, bytes | None]], now: Now, effects: Effects
 ) -> None:
-    """Jobs are done: their records go to disk for good, their results with them.
+    """Jobs are done: a tombstone says so, and their records stay as they were, with their results.
 
     Each is active, or not leased again since its lease stalled (a late ack); the caller
     has marked its lease as acked. This is the hot path, so the loop is flat, and what jobs
@@ -99,7 +99,7 @@ def complete(
     """
     wall_ms = now.wall_ms
     jobs, processing, waiting = state.jobs, state.processing, state.results
-    changed, ended = effects.changed, effects.ended
+    ended = effects.ended
     assert LEGAL[ACTIVE][COMPLETED]
     named_count = 0  # tombstones of custom ids are not counted, and not trimmed
     seqs_by_queue: dict[QueueState, list[int]] = {}
@@ -131,7 +131,6 @@ def complete(
             del queue.custom[options.job_id]
             named_count += 1
         if options.keep_completed:
-            changed[seq] = job
             if result is not None or job.failures:  # a failed attempt may have left one
                 effects.results[seq] = result
             if queue in seqs_by_queue:

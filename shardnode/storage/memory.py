@@ -7,6 +7,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pyq.job import COMPLETED
 from pyq.limits import MATCHES_MAX
 from shardnode.core.effects import Effects, Found, Key, Page, Stored, Tombstone
 from shardnode.core.state import Job, QueueState
@@ -50,7 +51,7 @@ class MemoryStore:
         """Yield all stored jobs in order of acceptance."""
         reader = RowReader(queues)
         for seq in sorted(self._jobs):
-            yield reader.job(self._jobs[seq], self._states.get(seq))
+            yield self._job(seq, reader)
 
     def begin(self, sync: bool) -> None:
         """Nothing to do: what is staged is kept."""
@@ -154,13 +155,18 @@ class MemoryStore:
             return None
         return self._stored(known[1], reader) or self._find_job(known[0], reader)
 
+    def _job(self, seq: int, reader: RowReader) -> Job:
+        row = self._jobs[seq]
+        stone = self._tombstones.get(row[1])
+        completed_at = stone[2] if stone is not None and stone[1] == COMPLETED else None
+        return reader.job(row, self._states.get(seq), completed_at)
+
     def _stored(self, seq: int, reader: RowReader) -> Stored | None:
-        row = self._jobs.get(seq)
-        if row is None:
+        if seq not in self._jobs:
             return None
         result = self._results.get(seq)
         size = None if result is None else len(result)
-        return Stored(reader.job(row, self._states.get(seq)), size)
+        return Stored(self._job(seq, reader), size)
 
     def _find_page(self, queue: Any, state: Any, after: Any, limit: Any, reader: RowReader) -> Page:
         seqs = sorted(self._jobs)

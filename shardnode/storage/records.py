@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgpack
 
-from pyq.job import DELAYED, WAITING, JobState
+from pyq.job import COMPLETED, DELAYED, WAITING, JobState
 from pyq.options import DEFAULT_OPTIONS, Options, check_options
 from shardnode.core.effects import Tombstone
 from shardnode.core.state import Detail, Grant, Job, LeaseEnd, QueueState, new_job, new_lease
@@ -84,8 +84,14 @@ class RowReader:
         self._options: dict[bytes, Options] = {}
         self._grants: dict[bytes, Grant] = {}
 
-    def job(self, row: JobRow, state: tuple[Any, ...] | None) -> Job:
-        """Return the job of a row and its state row (None: as it was accepted)."""
+    def job(
+        self, row: JobRow, state: tuple[Any, ...] | None, completed_at: int | None = None
+    ) -> Job:
+        """Return the job of a row and its state row (None: as it was accepted).
+
+        A completed job's state row says what it was before: its tombstone alone tells that it
+        is completed, and when. One row less to write for every job that ends well.
+        """
         seq, job_id, queue, name, created_at, run_at, size, options = row
         job = new_job(
             seq,
@@ -100,6 +106,12 @@ class RowReader:
         )
         if state is not None:
             self._read_state(job, state)
+        if completed_at is not None:
+            job.state = COMPLETED
+            job.updated_at = completed_at
+            job.run_at = 0
+            if job.lease is not None:
+                job.lease.end = LeaseEnd.ACKED
         return job
 
     def _read_state(self, job: Job, row: tuple[Any, ...]) -> None:

@@ -2,7 +2,8 @@
 --   select * from job_list;
 -- Immutable and mutable parts of a job live apart, so a change of state rewrites a
 -- hundred bytes and never the payload. A job without a row in `states` is as it was
--- accepted: waiting, or delayed if it has a run_at. `checksum` and the clock's `digest`
+-- accepted: waiting, or delayed if it has a run_at. A job whose tombstone says completed is
+-- completed, whatever its row in `states` says. `checksum` and the clock's `digest`
 -- are reserved and NULL for now.
 
 CREATE TABLE meta (
@@ -83,7 +84,7 @@ SELECT jobs.seq,
        custom_ids.job_id,
        queues.name AS queue,
        jobs.name,
-       CASE coalesce(states.state, iif(jobs.run_at, 2, 1))
+       CASE coalesce(tombstones.verdict, states.state, iif(jobs.run_at, 2, 1))
            WHEN 1 THEN 'waiting' WHEN 2 THEN 'delayed' WHEN 3 THEN 'blocked'
            WHEN 4 THEN 'active' WHEN 5 THEN 'completed' WHEN 6 THEN 'dead' END AS state,
        coalesce(states.attempt, 0) AS attempt,
@@ -92,4 +93,5 @@ SELECT jobs.seq,
 FROM jobs
 JOIN queues ON queues.number = jobs.queue
 LEFT JOIN states USING (seq)
+LEFT JOIN tombstones ON tombstones.id = jobs.id AND tombstones.verdict = 5
 LEFT JOIN custom_ids USING (seq);

@@ -48,16 +48,19 @@ _TOMBSTONE_COLUMNS = "id, verdict, ended_at, digest, seq, queue, job_id"
 _READ = (
     "SELECT j.seq, j.id, j.queue, j.name, j.created_at, j.run_at, j.size, j.options,"
     " s.seq, s.state, s.ready, s.run_at, s.attempt, s.failures, s.stalls, s.updated_at,"
-    " s.token, s.lease_end, s.lease, s.detail"
+    " s.token, s.lease_end, s.lease, s.detail, t.ended_at"
 )
-_FROM = " FROM jobs j LEFT JOIN states s ON s.seq = j.seq"
+_FROM = (
+    " FROM jobs j LEFT JOIN states s ON s.seq = j.seq"
+    " LEFT JOIN tombstones t ON t.id = j.id AND t.verdict = 5"  # completed: see records.py
+)
 _RESULT_BYTES = ", (SELECT length(r.result) FROM results r WHERE r.seq = j.seq)"
 _LOAD = _READ + _FROM + " ORDER BY j.seq"
 _READ_ONE = _READ + _RESULT_BYTES + _FROM + " WHERE j.seq = ?"
 _PAGE = (
     _READ + _RESULT_BYTES + _FROM + " WHERE j.seq > ?1 AND j.seq <= ?2"
     " AND (?3 = 0 OR j.queue = ?3)"
-    " AND (?4 = 0 OR coalesce(s.state, iif(j.run_at, 2, 1)) = ?4)"
+    " AND (?4 = 0 OR coalesce(t.verdict, s.state, iif(j.run_at, 2, 1)) = ?4)"
     " ORDER BY j.seq LIMIT ?5"
 )
 _PAGE_END = "SELECT seq FROM jobs WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?"
@@ -99,7 +102,7 @@ class SqliteStore:
         reader = RowReader(queues)
         try:
             for row in self._run(_LOAD):
-                yield reader.job(row[:8], None if row[8] is None else row[8:])
+                yield reader.job(row[:8], None if row[8] is None else row[8:20], row[20])
         except apsw.Error as error:
             raise StoreError(f"cannot read {self._path}: {error}") from error
 
@@ -404,5 +407,5 @@ def _insert_sql(table: str, columns: str, rows_count: int) -> str:
 
 
 def _stored(row: Any, reader: RowReader) -> Stored:
-    job = reader.job(row[:8], None if row[8] is None else row[8:20])
-    return Stored(job, row[20])
+    job = reader.job(row[:8], None if row[8] is None else row[8:20], row[20])
+    return Stored(job, row[21])
