@@ -23,6 +23,7 @@ _EXIT_WORDS = {
     ExitCode.INTERNAL: "an internal error",
     ExitCode.LOCKED: "its data is locked by another process",
     ExitCode.IO: "its data is damaged, or the disk failed",
+    ExitCode.DISK_FULL: "its disk is full; free some space",
 }
 
 

@@ -11,6 +11,7 @@ BACKOFF_MS_MAX = 5_000
 HEALTHY_MS = 1_000  # ready for this long: earlier deaths are forgotten
 BREAKER_DEATHS = 5  # early deaths in a row before a process counts as failed
 FAILED_RETRY_MS = 60_000
+DISK_FULL_RETRY_MS = 1_000
 PROBE_MS = 1_000
 DEGRADED_MS = 10_000  # a probe unanswered for this long
 SILENT_KILL_MS = 60_000  # ... and for this long: the loop hangs, only a restart helps
@@ -78,8 +79,15 @@ class Life:
         self.ever_ready = True
         return True
 
-    def died(self, now_ms: int) -> None:
-        """The process ended without being asked to."""
+    def died(self, now_ms: int, disk_full: bool = False) -> None:
+        """The process ended without being asked to.
+
+        `disk_full`: it said so, and is tried again each second, since nothing else is wrong.
+        """
+        if disk_full:
+            self.state = ProcessState.RESTARTING
+            self.start_due_ms = now_ms + DISK_FULL_RETRY_MS
+            return
         healthy = self._ready_ms is not None and now_ms - self._ready_ms >= HEALTHY_MS
         self._early_deaths = 0 if healthy else self._early_deaths + 1
         if self._breaker and self._early_deaths >= BREAKER_DEATHS:

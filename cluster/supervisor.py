@@ -25,7 +25,8 @@ from cluster.refusals import CannotStart
 from cluster.restarts import OWN_PAUSE_MS, Life, ProcessState
 from pyq.errors import Status
 from pyq.limits import FRAME_BYTES_MAX
-from pyq.process import ExitCode, StopSignal, endpoint, get_logger, unlink_endpoint
+from pyq.log import get_logger
+from pyq.process import ExitCode, StopSignal, endpoint, unlink_endpoint
 from pyq.wire import Verb
 
 # How long after the stop each group may take before the next one is asked: what a router still
@@ -136,7 +137,7 @@ class Supervisor:
             if code:
                 self._log.warning("process_died", name=child.name, reason=exit_words(code))
             return
-        child.life.died(now_ms)
+        child.life.died(now_ms, disk_full=code == ExitCode.DISK_FULL)
         self._log.error(
             "process_failed" if child.life.state is ProcessState.FAILED else "process_died",
             name=child.name,

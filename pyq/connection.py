@@ -216,6 +216,13 @@ class Connection:
 
     def transmit(self, *pendings: Pending) -> None:
         """Send one prepared request, or two in one message."""
+        was_busy, self.busy = self.busy, True
+        try:
+            self._transmit(pendings)
+        finally:
+            self.busy = was_busy
+
+    def _transmit(self, pendings: tuple[Pending, ...]) -> None:
         now = time.monotonic()
         for pending in pendings:
             self._outstanding[pending.request_id] = pending

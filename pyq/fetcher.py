@@ -149,6 +149,9 @@ class Fetcher:
         self._shards = self._connection.shards
         self.lanes = lanes_of(self.queues, self._shards) if self._shards else []
         self._lane_of = {queue: lane for lane in self.lanes for queue in lane.queues}
+        received = max((lane.last_received for lane in old_lanes), default=0)
+        for lane in self.lanes:
+            lane.last_received = received  # or its first pull would free what we run
         for lane in old_lanes:
             if lane.pull is not None:
                 self._connection.forget(lane.pull)  # an answer is a stray, and given back
@@ -235,7 +238,7 @@ class Fetcher:
                 if verb is Verb.ACK and pull is not None:
                     self._connection.transmit(self._message(lane, verb), pull)
                     pull = None
-                elif not outbox.in_flight_count:
+                elif not outbox.in_flight_count or (verb is Verb.PROGRESS and lane.has_endings):
                     self._connection.transmit(self._message(lane, verb))
             if pull is not None:
                 self._connection.transmit(pull)
@@ -322,6 +325,8 @@ class Fetcher:
     ) -> None:
         if status == Status.OK or context is None:
             return
+        if verb not in ENDINGS and context.settled:
+            return  # news that came after the end
         if status == Status.STALE_TOKEN:
             context.lost = True
         kind = ERRORS_BY_STATUS.get(status, PyqError)  # type: ignore[call-overload]
@@ -337,6 +342,9 @@ class Fetcher:
 
     def _watch_timeout(self, context: JobContext, now: float) -> None:
         context.deadline = time.time() + context.timeout_ms / 1_000
+        if len(self._timeouts) > 2 * len(self.held) + 64:  # most have ended before their time
+            self._timeouts = [entry for entry in self._timeouts if not entry[2].settled]
+            heapq.heapify(self._timeouts)
         at = now + (context.timeout_ms + self._timeout_slack_ms) / 1_000
         heapq.heappush(self._timeouts, (at, next(self._numbers), context))
 

@@ -40,7 +40,8 @@ class Handoff:
         """Run jobs until a None comes. The body of each handler thread."""
         get, note, empty = self.ready.get, self.notes.append, self.ready.empty
         while (context := get()) is not None:
-            note(attempt(handler, context))
+            # One that timed out before its turn came is not run any more.
+            note(_not_run(context) if context.settled else attempt(handler, context))
             # While jobs wait for a thread the fetcher has no reason to hurry.
             if self.asleep and empty():
                 self.wake()
@@ -68,6 +69,10 @@ class Handoff:
         write_fd, self._write_fd = self._write_fd, -1
         os.close(write_fd)
         os.close(self.fd)
+
+
+def _not_run(context: JobContext) -> Note:
+    return context, Verb.RELEASE, (context.id_bytes, context.token, 0), 0
 
 
 def attempt(handler: Handler, context: JobContext) -> Note:

@@ -21,6 +21,9 @@ from pyq.wire import Verb
 _STOP = "stop"  # the one directive there is; messages.DIRECTIVE_STOP
 _AGAIN_S = 0.1  # after leases were found lost: the others are renewed at once
 _IDLE_MS = 1_000
+_BEAT_MS_MAX = (
+    20_000  # however long the lease: a shard forgets a worker that is silent for a minute
+)
 
 log = logging.getLogger("pyq.worker")
 
@@ -47,7 +50,7 @@ class Heartbeats:
         self.ended = False
         self._fetcher = fetcher
         self._worker = worker  # as the protocol wants it
-        self._third_ms = lease_ms // 3
+        self._third_ms = min(lease_ms // 3, _BEAT_MS_MAX)
         self._on_stop = on_stop
         self._connection = Connection(fetcher.url)
         self._lanes: list[Lane] = []
@@ -58,7 +61,14 @@ class Heartbeats:
         self._connection.watch(fd)
 
     def run(self) -> None:
-        """Beat until `ended`."""
+        """Beat until `ended`. Should it fail, the worker stops: its leases would run out."""
+        try:
+            self._run()
+        except Exception:
+            log.exception("heartbeats failed; the worker stops")
+            self._on_stop()
+
+    def _run(self) -> None:
         while not self.ended:
             self._follow_lanes()
             now = time.monotonic()

@@ -20,9 +20,11 @@ OUT_VERBS = (Verb.PROGRESS, Verb.EXTEND, Verb.ACK, Verb.FAIL, Verb.RELEASE)
 class Outbox:
     """Items of one verb that wait for a message."""
 
-    __slots__ = ("bytes_count", "contexts", "in_flight_count", "items", "sizes")
+    __slots__ = ("bytes_count", "contexts", "in_flight_count", "items", "newest", "sizes")
 
-    def __init__(self) -> None:
+    def __init__(self, newest_only: bool = False) -> None:
+        # Of progress only the last word of a job counts: place in `items` by token.
+        self.newest: dict[bytes, int] | None = {} if newest_only else None
         self.contexts: list[JobContext | None] = []
         self.items: list[tuple[Any, ...]] = []
         self.sizes: list[int] = []
@@ -30,6 +32,11 @@ class Outbox:
         self.in_flight_count = 0  # messages sent and not answered
 
     def add(self, context: JobContext | None, item: tuple[Any, ...], size: int) -> None:
+        if self.newest is not None:
+            at = self.newest.setdefault(item[1], len(self.items))
+            if at < len(self.items):
+                self.items[at] = item
+                return
         self.contexts.append(context)
         self.items.append(item)
         self.sizes.append(size)
@@ -41,6 +48,8 @@ class Outbox:
         taken = self.contexts[:count], self.items[:count]
         self.bytes_count -= sum(self.sizes[:count])
         del self.contexts[:count], self.items[:count], self.sizes[:count]
+        if self.newest is not None:
+            self.newest = {item[1]: at for at, item in enumerate(self.items)}
         return taken
 
     def _fitting_count(self) -> int:
@@ -64,12 +73,16 @@ class Lane:
         self.pull_after = 0.0  # after a refusal: not before this moment of time.monotonic()
         self.refusals_count = 0  # in a row
         self.last_received = 0  # sequence of the last pull whose reply arrived
-        self.outboxes = {verb: Outbox() for verb in OUT_VERBS}
+        self.outboxes = {verb: Outbox(verb is Verb.PROGRESS) for verb in OUT_VERBS}
 
     @property
     def route(self) -> str:
         """A queue of this shard: its name routes what concerns the whole lane."""
         return self.queues[0]
+
+    @property
+    def has_endings(self) -> bool:
+        return any(self.outboxes[verb].items for verb in (Verb.ACK, Verb.FAIL, Verb.RELEASE))
 
     @property
     def has_waiting(self) -> bool:

@@ -84,6 +84,7 @@ PAGE_ENTRIES_MAX = 500  # queues or workers of one page
 REGISTRATION_CHARACTERS_MAX = 4_096  # of queue names a shard keeps about one worker
 MATCHES_MAX = 100  # jobs that one custom id finds in all queues of a shard
 DISK_RESERVE_BYTES = 64 * MIB  # below this much free space pushes and pulls are refused
+DISK_FLOOR_BYTES = 16 * MIB  # ... and results of acks must leave this much, for the acks themselves
 DISK_BALLAST_BYTES = 4 * MIB  # given back to the file system so that acks can still be committed
 
 # The router

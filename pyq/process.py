@@ -1,4 +1,4 @@
-"""What the processes of a cluster share: endpoints, exit codes, death with the parent, log.
+"""What the processes of a cluster share: endpoints, exit codes, death with the parent, signals.
 
 Not imported by applications. Router, shards, coordinator and supervisor use it from
 their shells; nothing pure may import it.
@@ -11,7 +11,6 @@ import sys
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
@@ -25,6 +24,7 @@ class ExitCode(IntEnum):
     INTERNAL = 70
     LOCKED = 73  # the data directory belongs to a running cluster
     IO = 74  # damage, or the disk failed
+    DISK_FULL = 75  # tried again until there is space
 
 
 def endpoint(runtime: str | Path, process: str) -> str:
@@ -77,27 +77,3 @@ class StopSignal:
                 pass
         except BlockingIOError:
             pass
-
-
-def get_logger(process: str) -> Any:
-    """Return a structured logger that writes one line an event to standard error.
-
-    Console style on a terminal, JSON lines elsewhere. Payloads and tokens are never logged.
-    """
-    import structlog
-
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer()
-        if sys.stderr.isatty()
-        else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    return structlog.get_logger().bind(process=process)

@@ -46,7 +46,9 @@ class Repeats:
             return min(AT_ONCE_S * self.answers_count, LATER_S)
         if status == Status.BUSY:
             return max(retry_after_ms / 1_000, AT_ONCE_S)
-        if status in (Status.UNAVAILABLE, Status.WRONG_SHARD):
+        if status == Status.UNKNOWN:  # the shard restarts, and will know
+            self.in_doubt = True
+        if status in (Status.UNAVAILABLE, Status.WRONG_SHARD, Status.UNKNOWN):
             return min(LATER_S * 2.0 ** min(self.answers_count - 1, 10), LATER_S_MAX)
         return None
 

@@ -161,6 +161,27 @@ def with_absolute_deadline(header: bytes, now_mono_ms: int) -> bytes:
     return bytes(stamped)
 
 
+SMALL_BYTES = 256 * 1024
+CONTAINERS_MAX = 30_000
+
+
+class _TooMany(Exception):
+    """A body has more arrays and maps than any of ours."""
+
+
+def _counting_hooks() -> dict[str, Any]:
+    left = CONTAINERS_MAX
+
+    def count(container: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _TooMany
+        return container
+
+    return {"object_hook": count, "list_hook": lambda items: tuple(count(items))}
+
+
 _packer = msgpack.Packer(use_bin_type=True)
 
 
@@ -173,7 +194,9 @@ def pack_body(body: Any) -> bytes:
 def unpack_body(frame: bytes) -> Any:
     """Return a body as tuples and scalars, or raise WireError(BAD_REQUEST or TOO_LARGE).
 
-    Lengths are bounded here; `messages.py` checks the shape, and so the depth.
+    Lengths are bounded here; `messages.py` checks the shape, and so the depth. In a large
+    frame the number of arrays and maps is bounded too: empty ones would take seventy times
+    their bytes. (A small one cannot hold many, and counting would cost it a third more.)
     """
     if len(frame) > FRAME_BYTES_MAX:
         raise WireError(Status.TOO_LARGE, f"a body frame has at most {FRAME_BYTES_MAX} bytes")
@@ -186,7 +209,11 @@ def unpack_body(frame: bytes) -> Any:
             max_array_len=BODY_ITEMS_MAX,
             max_map_len=256,
             max_ext_len=0,
+            **({} if len(frame) <= SMALL_BYTES else _counting_hooks()),
         )
+    except _TooMany:
+        sentence = f"a body has at most {CONTAINERS_MAX} arrays and maps"
+        raise WireError(Status.TOO_LARGE, sentence) from None
     except Exception as error:  # msgpack raises seven unrelated types on hostile input
         raise WireError(
             Status.BAD_REQUEST, f"the body is not valid: {type(error).__name__}"

@@ -11,7 +11,8 @@ import traceback
 import zmq
 
 from pyq.errors import UsageError
-from pyq.process import ExitCode, StopSignal, die_with_parent, get_logger
+from pyq.log import get_logger
+from pyq.process import ExitCode, StopSignal, die_with_parent
 from router.config import Config, from_arguments
 from router.front import PortInUse
 from router.server import Server

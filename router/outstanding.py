@@ -16,8 +16,15 @@ EXPIRED_GRACE_MS = 5_000
 # No honest request waits longer; bounds entries whose deadline lies years ahead.
 ENTRY_MS_MAX = 600_000
 
-# They add work. Everything else ends some, and passes up to the whole bound.
+# They add work.
 ADDING_VERBS = frozenset((Verb.PUSH, Verb.PULL))
+# They end work, and pass up to the whole bound. Everything else leaves them room.
+ENDING_VERBS = frozenset(
+    (
+        *(Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.HEARTBEAT, Verb.EXTEND, Verb.PROGRESS),
+        *(Verb.UNPULL, Verb.RETURN, Verb.GOODBYE, Verb.SWEEP, Verb.PING),
+    )
+)
 # Long polls: nobody waits for them when the router stops.
 WAITING_VERBS = frozenset((Verb.PULL, Verb.RESULT, Verb.HEARTBEAT))
 _VERB_AT = 1
@@ -62,8 +69,8 @@ class Outstanding:
         return self._bytes
 
     def admits(self, verb: int, size: int) -> bool:
-        """Return whether one more request fits; pushes and pulls stop before the others do."""
-        count_max, bytes_max = self._adding_bounds if verb in ADDING_VERBS else self._bounds
+        """Return whether one more request fits; what ends work has room to the last."""
+        count_max, bytes_max = self._bounds if verb in ENDING_VERBS else self._adding_bounds
         return len(self._entries) < count_max and self._bytes + size <= bytes_max
 
     def add(self, address: bytes, header: bytes, size: int, now_ms: int) -> None:

@@ -7,12 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-from pyq.process import ExitCode, StopSignal, die_with_parent, get_logger
+from pyq.log import get_logger
+from pyq.process import ExitCode, StopSignal, die_with_parent
 from shardnode.config import Config, parse_config
 from shardnode.server import Server
 from shardnode.storage.memory import MemoryStore
 from shardnode.storage.sqlite import SqliteStore
-from shardnode.storage.store import Store, StoreError
+from shardnode.storage.store import Store, StoreError, StoreFull
 
 LOCK_WAIT_S = 2.0  # a killed predecessor holds its lock for some milliseconds more
 
@@ -31,6 +32,9 @@ def main() -> int:
         config.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = _lock(config.folder / "LOCK")
         server = Server(config, _store(config), stop, log)
+    except StoreFull as error:
+        log.error("shard_refused", reason=str(error))
+        return ExitCode.DISK_FULL
     except StoreError as error:
         log.error("shard_refused", reason=str(error))
         return ExitCode.IO

@@ -14,6 +14,7 @@ import zmq
 from pyq.errors import Status
 from pyq.limits import (
     DISK_BALLAST_BYTES,
+    DISK_FLOOR_BYTES,
     FRAME_BYTES_MAX,
     TURN_BYTES_MAX,
     TURN_JOBS_MAX,
@@ -30,7 +31,7 @@ from shardnode.core.state import ShardState
 from shardnode.frames import ReplyEncoder, read_message
 from shardnode.health import LoopHealth
 from shardnode.storage.sqlite import SqliteStore
-from shardnode.storage.store import OutcomeUnknown, Store, StoreFull
+from shardnode.storage.store import OutcomeUnknown, Store, StoreError, StoreFull
 from shardnode.syncer import Syncer
 
 IDLE_MS = 1_000  # the loop turns at least this often, so that a pause of it is noticed
@@ -63,6 +64,7 @@ class Server:
         self._undelivered: list[Command] = []
         self._disk_checked_at = 0
         self._disk_low = False
+        self._disk_room = 0
         self._syncer: Syncer | None = None
         if isinstance(store, SqliteStore):
             store.fill_ballast(DISK_BALLAST_BYTES)
@@ -92,13 +94,14 @@ class Server:
             started_ms = _mono_ms()
             try:
                 drained = self._turn(late)
-            except OutcomeUnknown as error:
+                late = not drained or _mono_ms() - started_ms > LATE_MS
+                if self._stop.count:
+                    self._store.close()
+                    return self._close(ExitCode.OK)
+            except StoreError as error:
                 self._log.critical("store_failed", reason=str(error))
-                return self._close(ExitCode.IO)
-            late = not drained or _mono_ms() - started_ms > LATE_MS
-            if self._stop.count:
-                self._store.close()
-                return self._close(ExitCode.OK)
+                full = isinstance(error, StoreFull)
+                return self._close(ExitCode.DISK_FULL if full else ExitCode.IO)
 
     def _turn(self, late: bool) -> bool:
         """One turn of the loop. Returns whether it saw the end of the socket."""
@@ -106,7 +109,7 @@ class Server:
         now = self._now()
         self._check_disk(now)
         self._health.turned(now, len(turn.commands), late)
-        effects = self._shard.tick(now, late, self._disk_low)
+        effects = self._shard.tick(now, late, self._disk_low, self._disk_room)
         replies = turn.replies
         staged: list[Effects] = []
         try:
@@ -124,7 +127,10 @@ class Server:
             if effects.writes or staged:
                 self._stage(effects, staged, turn.durable)
                 self._commit(staged, turn.durable, now)
-        except OutcomeUnknown:
+            elif turn.durable and self._syncer is not None and self._syncer.has_unsynced:
+                self._store.sync()  # what was found may be committed, but not on the disk yet
+                self._syncer.all_synced()
+        except StoreError:
             self._answer_unknown(turn.commands)
             raise
         self._send(replies)
@@ -184,16 +190,12 @@ class Server:
         store = self._store
         store.rollback()
         if not isinstance(store, SqliteStore) or not store.free_ballast():
-            raise OutcomeUnknown("the disk is full and nothing is left to give back")
+            raise StoreFull("the disk is full and nothing is left to give back; free some space")
         self._log.error("disk_full", note="ballast given back; free some space")
         self._disk_checked_at = 0
         store.begin(sync=durable)
-        try:
-            for effects in staged:
-                store.stage(effects, self._shard.state.counter)
-        except StoreFull as error:
-            store.rollback()
-            raise OutcomeUnknown(str(error)) from error
+        for effects in staged:
+            store.stage(effects, self._shard.state.counter)
 
     def _sync(self) -> None:
         """Close the window of a power failure, in the background."""
@@ -208,19 +210,26 @@ class Server:
         self._syncer.start_if_due(_mono_ms())
 
     def _send(self, replies: list[Reply]) -> None:
+        delivered: set[bytes] = set()
+        lost: dict[bytes, Command] = {}
         for reply in replies:
             if not reply.origin.sender:
                 continue  # to a command of our own
             if reply.origin.verb in (Verb.PING, Verb.STATS) and reply.status == Status.OK:
                 self._health.complete(reply, self._store)
             frames = self._encoder.frames(reply)
+            request_id = reply.origin.request_id
             try:
                 self._socket.send_multipart(frames, zmq.NOBLOCK)
             except zmq.ZMQError:  # the peer is gone, or never reads
                 self._health.undelivered_count += 1
                 if reply.leased:
-                    origin = Origin(reply.origin.request_id, verb=Verb.RETURN)
-                    self._undelivered.append(Return(origin))
+                    lost[request_id] = Return(Origin(request_id, verb=Verb.RETURN))
+            else:
+                if reply.leased:
+                    delivered.add(request_id)
+        # A pull may be answered twice in a turn: at its old address, and where it was repeated.
+        self._undelivered += [back for key, back in lost.items() if key not in delivered]
 
     def _answer_unknown(self, commands: list[Command]) -> None:
         sentence = f"shard {self._config.shard} could not write; it restarts and reads the truth"
@@ -246,7 +255,9 @@ class Server:
         if now.mono_ms - self._disk_checked_at < DISK_CHECK_MS:
             return
         self._disk_checked_at = now.mono_ms
-        low = self._store.free_bytes() < self._config.disk_reserve_bytes
+        free_bytes = self._store.free_bytes()
+        low = free_bytes < self._config.disk_reserve_bytes
+        self._disk_room = max(0, free_bytes - DISK_FLOOR_BYTES)
         if low != self._disk_low:
             self._log.warning("disk_low" if low else "disk_has_space_again")
             self._disk_low = low

@@ -40,6 +40,11 @@ class Syncer:
         """A commit with its own sync covered everything before it."""
         self._oldest_at, self._jobs_count = None, 0
 
+    @property
+    def has_unsynced(self) -> bool:
+        """True if a commit may not be on the disk yet."""
+        return self._oldest_at is not None or self._started_at is not None
+
     def due_at(self) -> int | None:
         """Return the monotonic millisecond at which a sync shall start, or None."""
         if self._oldest_at is None or self._started_at is not None:

@@ -18,7 +18,8 @@ from cluster.coordinator.sweeps import add_sweeps, next_sweep, shard_of_sweep
 from cluster.probes import Answer, Question
 from pyq.errors import Status
 from pyq.limits import FRAME_BYTES_MAX
-from pyq.process import StopSignal, endpoint, get_logger, unlink_endpoint
+from pyq.log import get_logger
+from pyq.process import StopSignal, endpoint, unlink_endpoint
 from pyq.wire import (
     ROUTER,
     Verb,

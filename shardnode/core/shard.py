@@ -123,11 +123,14 @@ class Shard:
             serve_parked(state, now, effects)
         return effects
 
-    def tick(self, now: Now, late: bool = False, disk_low: bool = False) -> Effects:
+    def tick(
+        self, now: Now, late: bool = False, disk_low: bool = False, disk_room: int = 0
+    ) -> Effects:
         """Do everything that is due at `now`; the first thing in every turn.
 
         `late`: the loop did not turn for too long, or did not drain its socket, so nobody's
-        silence is held against him. `disk_low`: refuse new work until there is space again.
+        silence is held against him. `disk_low`: refuse new work until there is space again, and
+        results that do not fit into `disk_room` bytes.
         """
         state = self.state
         state.late = late
@@ -135,6 +138,7 @@ class Shard:
         if state.disk_low and not disk_low:
             wake_parked(state)
         state.disk_low = disk_low
+        state.disk_room = disk_room
         wake_delayed(state, now, effects)
         end_timed_out(state, now, effects)
         sweep_if_overdue(state, now, effects)

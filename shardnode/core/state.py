@@ -315,6 +315,7 @@ class ShardState:
         self.grants_made = 0  # makes the tokens of several pulls of one turn differ
         self.awake: dict[QueueState, None] = {}  # have new jobs and somebody who waits for them
         self.disk_low = False
+        self.disk_room = 0  # bytes that results may still take while the disk is low
         # Sweeps and what makes them late, on the monotonic clock.
         self.sweep_at = 0
         self.sweep_period_ms = SWEEP_MS_MAX

@@ -91,7 +91,7 @@ class SqliteStore:
             self._prepare()
             return self._take_epoch()
         except apsw.FullError as error:
-            raise StoreError(f"cannot open {self._path}: the disk is full; free some") from error
+            raise StoreFull(f"cannot open {self._path}: the disk is full; free some") from error
         except apsw.BusyError as error:
             raise StoreError(f"cannot open {self._path}: another process has it open") from error
         except apsw.Error as error:
@@ -194,9 +194,13 @@ class SqliteStore:
 
     def fill_ballast(self, size: int) -> None:
         """Set space aside that can be given back when the disk is full."""
-        if not self._ballast.exists() and self.free_bytes() > 16 * size:
+        if self._ballast.exists() or self.free_bytes() <= 16 * size:
+            return
+        try:
             with self._ballast.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, size)
+        except OSError:  # a quota, or a file system that cannot: then there is none
+            self._ballast.unlink(missing_ok=True)
 
     def free_ballast(self) -> bool:
         """Give the ballast back; False if there is none."""

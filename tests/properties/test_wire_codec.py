@@ -239,3 +239,20 @@ def test_any_verb_and_any_body_are_read(verb, body, flags):
     head = pack_header(verb, bytes(16), flags=flags, queue=QUEUE)
     outcomes = list(read_message([b"me", head, msgpack.packb(body)]))
     assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize("container", [b"\x80", b"\x90"], ids=["maps", "arrays"])
+def test_a_large_body_of_empty_containers_is_refused(container):
+    # Was a bug (F28): 19 MB of empty maps took 1.4 GB and five seconds.
+    row = b"\xdc\x27\x10" + container * 10_000
+    body = b"\xdc\x07\xd0" + row * 2_000
+    with pytest.raises(WireError) as refusal:
+        unpack_body(body)
+    assert refusal.value.status == Status.TOO_LARGE
+
+
+def test_a_large_honest_batch_passes():
+    jobs = [[bytes(16), "name", bytes(4_000), None]] * 1_000
+    options, unpacked = unpack_body(pack_body([None, jobs]))
+    assert options is None
+    assert unpacked == tuple(map(tuple, jobs))

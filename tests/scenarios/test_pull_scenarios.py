@@ -482,7 +482,7 @@ def test_a_worker_that_says_goodbye_does_not_get_its_job_back():
     heartbeat(shard, worker="w-1")
     parked = pull(shard, client="w", worker="w-1", wait_ms=10_000)
     assert parked.waits
-    goodbye(shard, "w-1")
+    goodbye(shard, "w-1", client="w")
 
     assert parked.waits or parked.jobs == []
     assert counts(shard)["emails"] == {"waiting": 1}

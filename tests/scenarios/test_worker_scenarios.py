@@ -1,13 +1,17 @@
 """HEARTBEAT as a long poll, GOODBYE, WORKERS, STOP_WORKERS."""
 
+import pytest
+
 from pyq.errors import Status
 from pyq.limits import PAGE_ENTRIES_MAX
 from shardnode.core.operations.workers import FORGOTTEN_AFTER_MS
 from tests.support.shards import (
     MONO_0,
+    WALL_0,
     a_shard,
     ack,
     counts,
+    fail,
     goodbye,
     heartbeat,
     pull,
@@ -196,3 +200,41 @@ def test_goodbye_after_a_return_finds_nothing_more():
     goodbye(shard, "w-1")
 
     assert counts(shard)["emails"] == {"waiting": 1}
+
+
+def test_goodbye_leaves_the_leases_of_another_worker_of_the_same_name():
+    # Was a bug: a rolling restart under a fixed name gave away what the new worker ran.
+    shard = a_shard()
+    push(shard, *"ab")
+    old = pull(shard, client="old", worker="mailer").job
+    new = pull(shard, client="new", worker="mailer").job
+    goodbye(shard, "mailer", client="old")
+
+    assert ack(shard, old).stale
+    assert ack(shard, new).accepted
+
+
+def test_a_stop_is_for_the_process_that_was_told_not_for_the_next_of_its_name():
+    # Was a bug: a worker killed after `worker stop` was told to stop again after its restart.
+    shard = a_shard()
+    heartbeat(shard, worker="mailer")
+    stop_workers(shard)
+
+    assert heartbeat(shard, worker="mailer").body[2] == STOP
+    assert heartbeat(shard, worker="mailer", started_at=WALL_0 + 1).body[2] == ()
+
+
+@pytest.mark.parametrize("settle", [ack, fail])
+def test_on_a_nearly_full_disk_results_wait_that_do_not_fit(settle):
+    # Was a bug: large results of acks ate the reserve, until the shard could not even start.
+    shard = a_shard(checked=False)
+    push(shard, *"abc")
+    small, large, later = pull(shard, jobs_max=3).jobs
+    shard.disk_low, shard.disk_room = True, 100
+    assert settle(shard, small, result=bytes(60)).accepted
+    refused = settle(shard, large, result=bytes(101))
+
+    assert refused.status is Status.BUSY
+    assert refused.body[1] > 0, "it says when to try again"
+    shard.disk_low = False
+    assert settle(shard, large, later, result=bytes(101)).accepted

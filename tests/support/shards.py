@@ -207,6 +207,7 @@ class Rig:
         self.clock = Clock()
         self.checked = checked
         self.disk_low = False
+        self.disk_room = 0
         self._place = (shard, shards_count)
         self._reopen = reopen or (lambda store: store)
         self._sequences: defaultdict[bytes, count[int]] = defaultdict(lambda: count(1))
@@ -280,7 +281,7 @@ class Rig:
         store = self.store
         staged: list[Effects] = []
         durable = any(command.origin.flags & Flag.DURABLE for command in commands)
-        effects = self.shard.tick(now, late, self.disk_low)
+        effects = self.shard.tick(now, late, self.disk_low, self.disk_room)
         replies: list[Reply] = []
 
         def stage() -> None:
@@ -439,10 +440,11 @@ def heartbeat(
     *jobs: Leased,
     worker: str = "",
     wait_ms: int = 0,
+    started_at: int = WALL_0,
     at: int | None = None,
     **origin: Any,
 ) -> Call:
-    who = Worker(worker, "host", 1, 1, WALL_0, ("emails",)) if worker else None
+    who = Worker(worker, "host", 1, 1, started_at, ("emails",)) if worker else None
     items = [(job.id, job.token) for job in jobs]
     return rig.send(Heartbeat(rig.origin("worker-h", **origin), items, who, wait_ms), at=at)[0]
 
@@ -529,8 +531,9 @@ def undelivered(rig: Rig, pulled: Call, at: int | None = None) -> Call:
     return rig.send(Return(Origin(pulled.request_id)), at=at)[0]
 
 
-def goodbye(rig: Rig, worker: str, at: int | None = None) -> Call:
-    return rig.send(Goodbye(rig.origin("worker-g"), worker), at=at)[0]
+def goodbye(rig: Rig, worker: str, client: str = "", at: int | None = None) -> Call:
+    """Sent by the client that pulled, which bears the worker's name unless `client` says so."""
+    return rig.send(Goodbye(rig.origin(client or worker), worker), at=at)[0]
 
 
 def stop_workers(rig: Rig, worker: str = "", at: int | None = None) -> Call:

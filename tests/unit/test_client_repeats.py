@@ -13,13 +13,18 @@ def a_request(*, sent: int = 1) -> Repeats:
     return repeats
 
 
+AGAIN = (Status.RETRY, Status.BUSY, Status.UNAVAILABLE, Status.WRONG_SHARD, Status.UNKNOWN)
+
+
+def test_an_unknown_outcome_is_asked_about_again_and_stays_in_doubt() -> None:
+    repeats = a_request()
+    assert repeats.answered(Status.UNKNOWN, 0) == LATER_S
+    assert repeats.known_at_deadline() is Known.UNKNOWN
+
+
 @pytest.mark.parametrize(
     "status",
-    [
-        s
-        for s in Status
-        if s not in (Status.RETRY, Status.BUSY, Status.UNAVAILABLE, Status.WRONG_SHARD)
-    ],
+    [s for s in Status if s not in AGAIN],
 )
 def test_other_answers_are_final(status: Status) -> None:
     assert a_request().answered(status, 50) is None

@@ -180,3 +180,12 @@ def test_a_stopping_process_is_neither_probed_nor_started_again():
     life.stopped()
     assert life.state is ProcessState.STOPPED
     assert life.next_wakeup() is None
+
+
+def test_a_process_that_ran_out_of_disk_is_tried_again_each_second_without_a_breaker():
+    life = Life(0, breaker=True)
+    for at in range(0, 20_000, 1_000):
+        assert life.is_start_due(at)
+        life.started(at)
+        life.died(at, disk_full=True)
+    assert life.state is ProcessState.RESTARTING

@@ -175,3 +175,15 @@ def test_a_buffer_that_never_empties_is_trusted_again_after_a_second():
     clock.turn(30_000)
     clock.turn(30_000 + STALE_MS_MAX)
     assert clock.arrived_ms == 30_000 + STALE_MS_MAX
+
+
+def test_questions_and_long_polls_leave_room_for_what_ends_work():
+    # Was a bug (P16): twenty thousand parked RESULTs made acks and heartbeats BUSY.
+    table = Outstanding(count_max=10)
+    for number in range(8):
+        table.add(b"a", pack_header(Verb.RESULT, number.to_bytes(16, "big")), 1, 0)
+
+    assert not table.admits(Verb.RESULT, 1)
+    assert not table.admits(Verb.LIST, 1)
+    assert table.admits(Verb.HEARTBEAT, 1)
+    assert table.admits(Verb.ACK, 1)

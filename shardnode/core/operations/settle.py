@@ -6,7 +6,7 @@ answered OK, `replayed`. Every batch is answered item by item.
 
 from pyq.errors import Status
 from pyq.job import ACTIVE, COMPLETED, DEAD
-from pyq.messages import Ack, Extend, Fail, Progress, Release, Reply, batch_answer
+from pyq.messages import Ack, Extend, Fail, Progress, Release, Reply, batch_answer, error_body
 from pyq.wire import Flag
 from shardnode.core.effects import Effects, Found, Need, Now, Stored, Tombstone
 from shardnode.core.lifecycle import (
@@ -21,6 +21,7 @@ from shardnode.core.state import Job, LeaseEnd, ShardState
 
 STALE = "the lease of this attempt has ended"
 REPLAYED = "replayed"
+DISK_RETRY_MS = 1_000
 ACKED, HELD, STALLED = LeaseEnd.ACKED, LeaseEnd.HELD, LeaseEnd.STALLED
 
 
@@ -28,6 +29,8 @@ def ack(state: ShardState, command: Ack, now: Now, found: Found | None) -> Effec
     """Finished: each job completes, at most once."""
     if found is None and (need := _gone_repeats(state, command)) is not None:
         return need
+    if state.disk_low and not _results_fit(state, [item[2] for item in command.items]):
+        return _too_full(state, command)
     effects = Effects()
     exceptions: list[list[object]] = []
     done: list[tuple[Job, bytes | None]] = []
@@ -55,6 +58,8 @@ def fail(state: ShardState, command: Fail, now: Now, found: Found | None) -> Eff
     """An attempt failed: delayed by the backoff, or dead when failures are used up."""
     if found is None and (need := _gone_repeats(state, command)) is not None:
         return need
+    if state.disk_low and not _results_fit(state, [item[4] for item in command.items]):
+        return _too_full(state, command)
     effects = Effects()
     exceptions: list[list[object]] = []
     for index, item in enumerate(command.items):
@@ -143,6 +148,21 @@ def progress(state: ShardState, command: Progress, now: Now) -> Effects:
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
     return effects
+
+
+def _results_fit(state: ShardState, results: list[bytes | None]) -> bool:
+    """Take the bytes of results out of what a nearly full disk has room for, or refuse."""
+    size = sum(len(result) for result in results if result is not None)
+    if size > state.disk_room:
+        return False
+    state.disk_room -= size
+    return True
+
+
+def _too_full(state: ShardState, command: Ack | Fail) -> Effects:
+    sentence = f"the disk of shard {state.shard} has no room for these results; free some space"
+    body = error_body(sentence, DISK_RETRY_MS)
+    return Effects(replies=[Reply(command.origin, Status.BUSY, body)])
 
 
 def _gone_repeats(state: ShardState, command: Ack | Fail) -> Need | None:

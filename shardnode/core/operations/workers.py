@@ -95,17 +95,18 @@ def list_workers(state: ShardState, command: Workers, now: Now) -> Effects:
 
 
 def goodbye(state: ShardState, command: Goodbye, now: Now) -> Effects:
-    """A worker ends: what it still holds goes back, uncharged."""
+    """A worker ends: what this client still holds goes back, uncharged."""
     effects = Effects()
     entry = state.workers.pop(command.worker, None)
     if entry is not None and entry.beat is not None:
         answer_beat(state, entry.beat, effects)
-    for parked in [p for p in state.parked.values() if p.command.worker == command.worker]:
+    client = command.origin.client  # another worker may bear the same name
+    for parked in [p for p in state.parked.values() if p.command.origin.client == client]:
         expire_pull(state, parked, effects)  # or what is given back would go to it
     held = [
         job
         for job in state.processing.values()
-        if job.lease is not None and job.lease.grant.worker == command.worker
+        if job.lease is not None and job.lease.grant.request_id[:8] == client
     ]
     for job in held:
         give_back(state, job, 0, now, effects)
@@ -115,6 +116,10 @@ def goodbye(state: ShardState, command: Goodbye, now: Now) -> Effects:
 
 def _register(state: ShardState, worker: Worker, now: Now, effects: Effects) -> WorkerEntry | None:
     entry = state.workers.get(worker.id)
+    if entry is not None and entry.worker.started_at != worker.started_at:
+        if entry.beat is not None:
+            answer_beat(state, entry.beat, effects)
+        entry = None  # another process under the same name: what the old one was told is void
     if entry is None:
         _forget_silent(state, now)
         if len(state.workers) >= WORKERS_MAX:
