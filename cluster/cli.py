@@ -7,7 +7,9 @@ Each command lives in a module of `cluster.commands` that is imported when it is
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 
 import click
@@ -42,6 +44,7 @@ _COMMANDS = {
     "run": "run:run",
 }
 _PROCESSES = ("up", "run")
+_QUICK = ("health", "status", "enqueue", "list", "show")
 
 
 class _Commands(click.Group):
@@ -71,6 +74,12 @@ def commands() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; one sentence on stderr says what went wrong."""
+    names = sys.argv[1:] if arguments is None else arguments
+    with _patience(names[0] if names else ""):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = commands.main(arguments, prog_name="pyq-cluster", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -102,6 +111,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _is_process(arguments: Sequence[str] | None) -> bool:
     given = sys.argv[1:] if arguments is None else arguments
     return bool(given) and given[0] in _PROCESSES
+
+
+@contextmanager
+def _patience(command: str) -> Iterator[None]:
+    """Give a sign of life on a terminal when a command waits for the cluster over a second."""
+    if command not in _QUICK or not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(1.0, _say_waiting)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say_waiting() -> None:
+    click.echo("waiting for the cluster ... (Ctrl-C gives up)", err=True)
 
 
 def _say(sentence: str, code: int) -> int:

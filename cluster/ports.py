@@ -5,6 +5,7 @@ opened a file. The router binds for real a moment later and has the last word.
 """
 
 import errno
+import ipaddress
 import os
 import socket
 import time
@@ -18,11 +19,16 @@ _POLL_S = 0.02
 
 def check_bind(bind: str) -> None:
     """Refuse an address that no router can listen at."""
-    if bind.startswith("ipc://") and len(bind) > len("ipc://"):
-        return
-    if _host_and_port(bind) is None:
+    found = _host_and_port(bind)
+    if found is None:
         raise CannotStart(
             ExitCode.USAGE, f"{bind!r} is no address to listen at; write tcp://HOST:PORT"
+        )
+    if not _is_loopback(found[0]):
+        raise CannotStart(
+            ExitCode.USAGE,
+            f"cannot listen at {bind}: there is no authentication yet, so only addresses of this"
+            " machine are allowed; write tcp://127.0.0.1:PORT",
         )
 
 
@@ -58,6 +64,15 @@ def _host_and_port(bind: str) -> tuple[str, int] | None:
     if not port.isdigit() or not 1 <= int(port) <= 65_535:
         return None
     return ("0.0.0.0" if host == "*" else host.strip("[]")), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _refusal(host: str, port: int) -> int:

@@ -48,6 +48,8 @@ def health_of(name: str, answer: Answer | None) -> Health:
     facts = [f"pid {info['pid']}"] if "pid" in info else []
     if answer.epoch:
         facts.append(f"epoch {answer.epoch}")
+    if info.get("disk_low"):
+        facts.append("its disk is nearly full: no pushes, no pulls until there is space")
     return Health(name, True, ", ".join(facts))
 
 
@@ -149,6 +151,12 @@ def status_text(status: ClusterStatus) -> str:
         rows = [[str(row[name]) for name in head] for row in status.queues]
         parts.append(_section("QUEUES", [head, *rows]))
     parts.append(_section("WORKERS", _worker_rows(status.workers)))
+    low = [str(shard["shard"]) for shard in status.shards if shard.get("disk_low")]
+    if low:
+        parts.append(
+            f"the disk of shard {', '.join(low)} is nearly full: it takes and gives no jobs until"
+            " there is space; acks go on"
+        )
     if status.more:
         parts.append("there are more queues or workers than are shown here")
     return "\n\n".join(parts)
@@ -188,6 +196,12 @@ def _worker_rows(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 # --- jobs ---------------------------------------------------------------------------------------
 
 
+# What a shell job's result says only when there is something to say; and how long it took.
+_SHELL_NOTES = (
+    "duration_ms", "timed_out", "output_cut_bytes", "error_cut_bytes", "escaped", "left_count",
+)  # fmt: skip
+
+
 def job_facts(view: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job under the names that queue-ctl's users know, and ours."""
     result = view.get("result")
@@ -212,7 +226,7 @@ def job_facts(view: Mapping[str, Any]) -> dict[str, Any]:
         "locked_by": view.get("worker"),
         "locked_at": view.get("started_at"),
         "reason": view.get("reason"),
-        "error": view.get("error"),
+        "error": view.get("error") if view["state"] != "completed" else None,
         "history": view.get("history", []),
     }
     if not is_shell:
@@ -224,7 +238,8 @@ def job_facts(view: Mapping[str, Any]) -> dict[str, Any]:
         "exit_code": outcome.get("exit_code"),
         "signal": outcome.get("signal"),
         "output": outcome.get("output"),
-        "error": outcome.get("error") or view.get("error"),
+        **{name: outcome[name] for name in _SHELL_NOTES if name in outcome},
+        "error": outcome.get("error") or facts["error"],
     }
 
 

@@ -386,8 +386,8 @@ def _reason(packed: Any) -> str:
 def _missing_sentence(scattered: _Scattered) -> str:
     shards = ", ".join(str(shard) for shard in scattered.missing)
     return (
-        f"no answer from shard {shards} ({scattered.reasons[0]}); "
-        "try again, or ask with partial=True for what the others know"
+        f"no answer from shard {shards} ({scattered.reasons[0]}); try again, and look at "
+        "`pyq-cluster health` (in Python, partial=True returns what the others know)"
     )
 
 

@@ -50,6 +50,7 @@ _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1_000, 2_000
 _RECEIVE_MAX = 64  # messages read before the caller gets a turn
 _FLAGS_AT = 2
 _SHORT_WAIT_MS = 20  # most answers come sooner, and a plain receive costs half a poll
+_SOCKETS_MAX = 16_384  # per process; libzmq's own 1,023 are used up by 170 workers
 _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _FOREVER = math.inf
 # Not `zmq.utils.monitor`: its import costs 39 ms.
@@ -586,4 +587,9 @@ _contexts: dict[int, "zmq.Context[zmq.Socket[bytes]]"] = {}
 def _context() -> "zmq.Context[zmq.Socket[bytes]]":
     """Return the ZeroMQ context of this process; a forked child makes its own."""
     pid = os.getpid()
-    return _contexts.get(pid) or _contexts.setdefault(pid, zmq.Context())
+    context = _contexts.get(pid)
+    if context is None:
+        context = zmq.Context()
+        context.set(zmq.MAX_SOCKETS, _SOCKETS_MAX)
+        context = _contexts.setdefault(pid, context)
+    return context

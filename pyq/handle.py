@@ -28,7 +28,7 @@ class Job:
     custom id was taken: nothing was added, and this is the job that has it.
     """
 
-    __slots__ = ("_id", "_queue", "deduplicated", "job_id", "name")
+    __slots__ = ("_id", "_queue", "deduplicated", "forgotten", "job_id", "name")
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Job:
         self.name = name
         self.job_id = job_id
         self.deduplicated = deduplicated
+        self.forgotten = False
 
     @property
     def id(self) -> str:

@@ -54,18 +54,18 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 class StopSignal:
-    """SIGTERM and SIGINT as something a poll loop can see.
+    """SIGTERM and SIGINT, and `also` others, as something a poll loop can see.
 
     `fd` becomes readable when a signal arrived: a handler that only sets a flag never ends
     a blocking poll, which the C library repeats. `count` is how many have arrived.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *also: signal.Signals) -> None:
         self.count = 0
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._received)
-        signal.signal(signal.SIGINT, self._received)
+        for number in (signal.SIGTERM, signal.SIGINT, *also):
+            signal.signal(number, self._received)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

@@ -280,6 +280,10 @@ class _Message:
         self.pending = pending
 
 
+# Small enough that packing the next message overlaps with the cluster's work on this one.
+MESSAGE_JOBS = 250
+
+
 class _Bulk:
     """One call of `add_bulk`: packs, sends with a few messages in flight, collects answers."""
 
@@ -309,6 +313,7 @@ class _Bulk:
     def _add_chunk(self, chunk: list[BulkItem]) -> None:
         """Pack the items of one chunk and send them, in several messages if they are large."""
         first = len(self._results)
+        self._results.extend(repeat(None, len(chunk)))  # before any answer is written into it
         ids = self._connection.ids.make(self._queue._slot, len(chunk))
         packed: list[tuple[bytes, str, bytes, _Wire]] = []
         indexes: list[int] = []
@@ -329,12 +334,11 @@ class _Bulk:
                 self._failures.append((index, error))
                 continue
             size += len(payload)
-            if size > BATCH_BYTES_MAX and packed:
+            if len(packed) == MESSAGE_JOBS or (size > BATCH_BYTES_MAX and packed):
                 self._send(packed, indexes)
                 packed, indexes, size = [], [], len(payload)
             packed.append((id_bytes, name, payload, wire))
             indexes.append(index)
-        self._results.extend(repeat(None, len(chunk)))
         if packed:
             self._send(packed, indexes)
 
@@ -412,6 +416,7 @@ def _apply_exception(job: Job, status: int, detail: Any) -> None:
     if isinstance(detail, tuple) and len(detail) >= 2 and detail[0] == "exists":
         # Its own id: a repeat of this very add, which had arrived the first time.
         job.deduplicated = detail[1] != job._id
+        job.forgotten = len(detail) >= 3 and detail[2] == "forgotten"
         job._id = detail[1]
 
 

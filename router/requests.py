@@ -29,10 +29,10 @@ from router.state import (
     BUSY,
     EMPTY_BODY,
     NO_COORDINATOR,
-    SHARD_DOWN,
     STOPPING,
     VERB_AT,
     RouterState,
+    shard_down,
 )
 
 
@@ -79,7 +79,7 @@ class Requests:
             stamped = with_absolute_deadline(header, state.clock.arrived_ms)
             if link.forward([address, stamped, body], state.clock.now_ms):
                 return
-            answer = SHARD_DOWN
+            answer = shard_down(link.number)
         state.refuse(address, header, answer)
 
     def _two_requests(self, frames: list[bytes]) -> None:
@@ -145,7 +145,7 @@ class Requests:
             own = part_header(stamped, part, request_id)
             answer = self._refusal(link.outstanding, own, len(own) + len(part.body))
             if answer is None and not link.forward([b"", own, part.body], state.clock.now_ms):
-                answer = SHARD_DOWN
+                answer = shard_down(link.number)
             if answer is not None:
                 state.take_part(request_id, answer)
 

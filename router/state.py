@@ -6,6 +6,7 @@ belongs to the one thread of the process.
 
 import os
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import zmq
@@ -27,11 +28,19 @@ from router.outstanding import Entry
 EMPTY_BODY = pack_body([])
 VERB_AT = 1  # of a header, for paths too hot to take it apart
 
-SHARD_DOWN = refusal(Status.UNAVAILABLE, "the shard is down for the moment; repeat")
+
 NO_COORDINATOR = refusal(Status.UNAVAILABLE, "no coordinator is attached for the moment; repeat")
 STOPPING = refusal(Status.UNAVAILABLE, "the router is stopping; repeat")
 BUSY = refusal(Status.BUSY, "too many requests wait for this shard; repeat later", BUSY_RETRY_MS)
 LOST = refusal(Status.RETRY, "the receiver went away before it answered; repeat at once")
+
+
+@lru_cache(maxsize=64)
+def shard_down(shard: int) -> Answer:
+    """Return the answer in place of a shard that cannot be reached."""
+    return refusal(
+        Status.UNAVAILABLE, f"shard {shard} is down for the moment; repeat until it is back"
+    )
 
 
 class RouterState:

@@ -52,6 +52,7 @@ class Server:
         loaded = store.open()
         state = ShardState(config.shard, config.shards_count, loaded.epoch)
         state.counter = loaded.seq
+        state.disk_reserve_bytes = config.disk_reserve_bytes
         state.tombstones_count = loaded.tombstones_count
         for number, name in loaded.queues:
             state.add_queue(number, name)

@@ -22,7 +22,7 @@ _DOT_S = 1.0
 
 @click.command()
 @data_option
-@click.option("--url", envvar="PYQ_URL", default=None, help="Refuse if it serves another address.")
+@click.option("--url", default=None, help="Refuse if it serves another address.")
 def down(data: Path, url: str | None) -> None:
     """Stop the cluster of a data directory cleanly."""
     from cluster.probes import Question, ask

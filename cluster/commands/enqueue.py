@@ -3,6 +3,7 @@
 import click
 
 from cluster.commands.options import ignored_data_option, json_option, url_option
+from pyq.limits import COMMAND_BYTES_MAX
 
 _BACKOFF_BASE_S = 5  # delay = base x 2^(failures-1), as queue-ctl does it
 
@@ -13,7 +14,13 @@ _BACKOFF_BASE_S = 5  # delay = base x 2^(failures-1), as queue-ctl does it
 @click.option("--queue", default="default", show_default=True, help="Queue of the job.")
 @click.option("--delay", type=click.FloatRange(min=0), default=0.0, help="Start in S seconds.")
 @click.option("--priority", type=int, default=0, help="Higher first.")
-@click.option("--attempts", type=int, default=3, show_default=True, help="Runs in total.")
+@click.option(
+    "--attempts",
+    type=int,
+    default=3,
+    show_default=True,
+    help="Failed runs until it is dead; a lost worker costs none.",
+)
 @click.option("--timeout", type=click.FloatRange(min=0), default=None, help="End it after S s.")
 @json_option
 @url_option
@@ -36,6 +43,9 @@ def enqueue(
 
     if not command.strip():
         raise click.BadParameter("the command is empty", param_hint="'--command'")
+    if len(command.encode()) > COMMAND_BYTES_MAX:
+        sentence = f"{len(command.encode())} bytes are more than {COMMAND_BYTES_MAX}; run a script"
+        raise click.BadParameter(sentence, param_hint="'--command'")
     with pyq.connect(url) as client:
         job = client.queue(queue).add(
             "shell",
@@ -50,6 +60,11 @@ def enqueue(
     if as_json:
         found = {"id": job_id, "uuid": job.id, "queue": queue, "new": not job.deduplicated}
         click.echo(json.dumps(found))
+    elif job.forgotten:
+        click.echo(
+            f"{job_id} ran in queue {queue} before and its record is forgotten, but its name is"
+            " taken; nothing was added: choose another --id"
+        )
     elif job.deduplicated:
         click.echo(f"{job_id} is in queue {queue} already; nothing was added")
     else:

@@ -26,6 +26,8 @@ def list_jobs(state: str | None, queue: str | None, limit: int, as_json: bool, u
     with pyq.connect(url) as client:
         views = list(client.jobs(queue, state, limit, result=as_json))
     click.echo(job_json(views) if as_json else jobs_table(views))
+    if len(views) == limit:
+        click.echo(f"the first {limit} jobs; more with --limit", err=True)
 
 
 @click.command()

@@ -21,6 +21,12 @@ DATA_DEFAULT = "./pyq-data"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+def _not_empty(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    if str(value) in ("", "."):
+        raise click.BadParameter("it is empty; name one, or leave the option out")
+    return value
+
+
 def url_option(command: _Command) -> _Command:
     """Add --url."""
     return click.option(
@@ -29,6 +35,7 @@ def url_option(command: _Command) -> _Command:
         default=URL_DEFAULT,
         show_default=True,
         show_envvar=True,
+        callback=_not_empty,
         help="Address of the cluster.",
     )(command)
 
@@ -42,6 +49,7 @@ def data_option(command: _Command) -> _Command:
         show_default=True,
         show_envvar=True,
         type=click.Path(path_type=Path),
+        callback=_not_empty,
         help="Data directory of the cluster.",
     )(command)
 

@@ -7,6 +7,7 @@ runner's.
 
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -48,7 +49,9 @@ def run_workers(
     kills them; either way what is not finished is given back. Call it in the main thread.
     `environment_also` names variables of this process that commands may see, too.
     """
-    stop_signal = StopSignal()
+    # A terminal that is closed stops a worker as Ctrl-C does; under nohup it goes on.
+    hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    stop_signal = StopSignal(*([signal.SIGHUP] if hangup else []))
     printer = Printer()
     environment = kept_environment(environment_also)
     workers = [

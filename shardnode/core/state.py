@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 from pyq.job import GONE, JobState
-from pyq.limits import SWEEP_MS_MAX
+from pyq.limits import DISK_RESERVE_BYTES, MIB, SWEEP_MS_MAX
 from pyq.messages import Heartbeat, Pull, Result, Worker
 from pyq.options import Options
 from shardnode.core.heap import ReadyLine
@@ -315,6 +315,7 @@ class ShardState:
         self.grants_made = 0  # makes the tokens of several pulls of one turn differ
         self.awake: dict[QueueState, None] = {}  # have new jobs and somebody who waits for them
         self.disk_low = False
+        self.disk_reserve_bytes = DISK_RESERVE_BYTES
         self.disk_room = 0  # bytes that results may still take while the disk is low
         # Sweeps and what makes them late, on the monotonic clock.
         self.sweep_at = 0
@@ -323,6 +324,12 @@ class ShardState:
         self.router_seen_at: int | None = None
         self.retention_at = 0
         self.overfull: dict[QueueState, None] = {}  # hold more completed jobs than they keep
+
+    @property
+    def disk_sentence(self) -> str:
+        """What is said to who is refused while the disk is low."""
+        reserve = f"{self.disk_reserve_bytes // MIB} MiB"
+        return f"the disk of shard {self.shard} has less than {reserve} left; free some space"
 
     def next_number(self) -> int:
         """Return the next acceptance or ready number; they are never used twice."""

@@ -109,7 +109,7 @@ def test_a_repeat_of_a_forgotten_job_meets_its_tombstone(restarted):
         shard.restart()
 
     again = repeat(shard, pushed)
-    assert again.exceptions == [(0, Status.OK, ("exists", pushed.id, "completed", False))]
+    assert again.exceptions == [(0, Status.OK, ("exists", pushed.id, "forgotten", False))]
     assert pull(shard).names == ""
 
 
@@ -192,7 +192,7 @@ def test_a_custom_id_holds_after_its_job_was_forgotten(restarted):
         shard.restart()
 
     ((index, status, detail),) = push(shard, "a", job_id="order-1").exceptions
-    assert (index, status, detail[0], detail[2]) == (0, Status.OK, "exists", "completed")
+    assert (index, status, detail[0], detail[2]) == (0, Status.OK, "exists", "forgotten")
     assert pull(shard).names == ""
 
 

@@ -195,6 +195,6 @@ def test_ping_and_stats_say_who_is_there():
     (said,) = shard.shard.apply(stats, now).replies
 
     assert pong.status is Status.OK
-    assert pong.body == ["shard", b"", now.wall_ms, {"shard": 0, "epoch": 1}]
+    assert pong.body == ["shard", b"", now.wall_ms, {"shard": 0, "epoch": 1, "disk_low": False}]
     assert said.body[0]["jobs"]["dead"] == 2
     assert said.body[0]["queues_count"] == 2

@@ -110,8 +110,7 @@ def unpark(state: ShardState, parked: ParkedPull) -> None:
 def _refuse(state: ShardState, command: Pull) -> Reply | None:
     """Return the refusal of a pull that is nobody's fault or the caller's, or None."""
     if state.disk_low:
-        sentence = f"the disk of shard {state.shard} is nearly full; free some space"
-        return Reply(command.origin, Status.DISK_FULL, error_body(sentence, 1_000))
+        return Reply(command.origin, Status.DISK_FULL, error_body(state.disk_sentence, 1_000))
     new = [name for name in dict.fromkeys(command.queues) if name not in state.queues]
     for name in new:
         if shard_of(slot_of(name), state.shards_count) != state.shard:

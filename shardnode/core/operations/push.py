@@ -48,7 +48,7 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
                 exceptions.append(exception)
                 continue
         if state.disk_low:  # a repeat: what it had been accepted for is answered all the same
-            exceptions.append([index, Status.DISK_FULL, _disk_full(state)])
+            exceptions.append([index, Status.DISK_FULL, state.disk_sentence])
             continue
         seq += 1
         job = new_job(seq, job_id, queue, name, options, len(payload), wall_ms, run_at, job_state)
@@ -66,10 +66,6 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
     body = batch_answer(len(command.jobs), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
     return effects
-
-
-def _disk_full(state: ShardState) -> str:
-    return f"the disk of shard {state.shard} is nearly full; free some space"
 
 
 def _due(options: Options, wall_ms: int) -> tuple[int, JobState]:
@@ -96,7 +92,7 @@ def _refuse(state: ShardState, command: Push) -> Reply | None:
     """Return the refusal of the whole message, or None."""
     origin = command.origin
     if state.disk_low and not origin.flags & Flag.REPEAT:
-        return Reply(origin, Status.DISK_FULL, error_body(_disk_full(state), 1_000))
+        return Reply(origin, Status.DISK_FULL, error_body(state.disk_sentence, 1_000))
     if command.queue not in state.queues:
         if shard_of(slot_of(command.queue), state.shards_count) != state.shard:
             sentence = f"queue {command.queue!r} does not live on shard {state.shard}"
@@ -140,7 +136,7 @@ def _known(
             mismatch = stored.name != name or stored.size != len(payload)
             return [index, Status.OK, ["exists", stored.id, stored.state.word, mismatch]]
         if isinstance(known, Tombstone):
-            verdict = "removed" if known.verdict is GONE else known.verdict.word
+            verdict = "removed" if known.verdict is GONE else "forgotten"
             return [index, Status.OK, ["exists", known.id, verdict, False]]
     horizon = found.get(("horizon",))
     if repeated and isinstance(horizon, int) and time_of_id(job_id) < horizon:

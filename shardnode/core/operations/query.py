@@ -137,7 +137,12 @@ def expire_result(state: ShardState, parked: ParkedResult, effects: Effects) -> 
 
 def ping(state: ShardState, command: Ping, now: Now) -> Effects:
     """I am here, and my loop turns. The shell adds incarnation and pid."""
-    body = ["shard", b"", now.wall_ms, {"shard": state.shard, "epoch": state.epoch}]
+    body = [
+        "shard",
+        b"",
+        now.wall_ms,
+        {"shard": state.shard, "epoch": state.epoch, "disk_low": state.disk_low},
+    ]
     return Effects(replies=[Reply(command.origin, Status.OK, body)])
 
 
