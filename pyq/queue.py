@@ -280,10 +280,6 @@ class _Message:
         self.pending = pending
 
 
-# Small enough that packing the next message overlaps with the cluster's work on this one.
-MESSAGE_JOBS = 250
-
-
 class _Bulk:
     """One call of `add_bulk`: packs, sends with a few messages in flight, collects answers."""
 
@@ -334,7 +330,7 @@ class _Bulk:
                 self._failures.append((index, error))
                 continue
             size += len(payload)
-            if len(packed) == MESSAGE_JOBS or (size > BATCH_BYTES_MAX and packed):
+            if size > BATCH_BYTES_MAX and packed:
                 self._send(packed, indexes)
                 packed, indexes, size = [], [], len(payload)
             packed.append((id_bytes, name, payload, wire))
