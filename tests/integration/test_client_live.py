@@ -86,6 +86,44 @@ def test_a_job_comes_back_with_its_result(queue: pyq.Queue) -> None:
     assert queue.counts()["completed"] == 1
 
 
+PAYLOADS = {
+    "nothing": None,
+    "empty bytes": b"",
+    "empty text": "",
+    "empty map": {},
+    "bytes with NUL": b"a\0b\xff",
+    "a mebibyte": bytes(range(256)) * 4_096,
+    "nine megabytes": b"x" * 9_000_000,
+    "fifty levels": [[[[[[[[[[{"deep": [[[[[[[[[["down"]]]]]]]]]]}]]]]]]]]]],
+    "emoji": {"\N{PILE OF POO}": "\N{SNOWMAN}"},
+}
+
+
+@pytest.mark.parametrize("what", PAYLOADS)
+def test_payloads_and_results_come_back_bit_for_bit(queue: pyq.Queue, what: str) -> None:
+    job = queue.add("echo", PAYLOADS[what])
+    with a_worker(queue, lambda job: job.data):
+        assert job.result(timeout=20) == PAYLOADS[what]
+
+
+def test_names_are_any_unicode(client: pyq.Client) -> None:
+    queue = client.queue("\N{ROCKET} and \u202eback")
+    job = queue.add("\N{SNOWMAN}", 1, job_id="invoice \N{PILE OF POO}/..")
+    assert [view["queue"] for view in client.find("invoice \N{PILE OF POO}/..")] == [queue.name]
+    assert job.view()["name"] == "\N{SNOWMAN}"
+
+
+def test_what_cannot_be_sent_is_refused_before_it_is(queue: pyq.Queue) -> None:
+    bottomless: list[Any] = []
+    for _ in range(5_000):
+        bottomless = [bottomless]
+    with pytest.raises(pyq.PayloadError):
+        queue.add("deep", bottomless)
+    with pytest.raises(pyq.TooLarge):
+        queue.add("large", bytes(10 * 1024 * 1024 + 1))
+    assert sum(queue.counts().values()) == 0
+
+
 def test_a_bulk_is_complete_and_in_order(queue: pyq.Queue) -> None:
     jobs = queue.add_bulk([("welcome", n) for n in range(3_000)], attempts=1)
     seen: list[int] = []
