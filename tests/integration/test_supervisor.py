@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +20,11 @@ from cluster.datadir import find_holder, runtime_of
 from cluster.probes import Question, ask
 from pyq.process import endpoint
 from pyq.wire import Verb
+from tests.integration.ledger import is_alive, wait_for
 
 CLI = [sys.executable, "-P", "-m", "cluster.cli"]
 START_S = 20.0
 STOP_S = 15.0
-
-
-def wait_for(what: Callable[[], Any], within_s: float) -> Any:
-    """Return the first truthy value of `what`; fail when there is none in time."""
-    deadline = time.monotonic() + within_s
-    while not (value := what()):
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        time.sleep(0.02)
-    return value
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie is dead."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
 class Cluster:
