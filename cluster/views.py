@@ -266,20 +266,25 @@ def jobs_table(views: Sequence[Mapping[str, Any]]) -> str:
 
 
 def job_text(view: Mapping[str, Any]) -> str:
-    """Return one job as lines `name: value`; what it printed comes last, as it is."""
+    """Return one job as lines `name: value`; what it printed comes last.
+
+    As it is where it is piped; on a terminal without what would command that terminal.
+    """
     facts = job_facts(view)
     long = [(name, facts.pop(name, None)) for name in ("output", "error", "data", "result")]
     history = facts.pop("history")
     rows = [
-        [f"{name}:", moment(value) if name.endswith("_at") else str(value)]
+        [f"{name}:", moment(value) if name.endswith("_at") else harmless(str(value))]
         for name, value in facts.items()
         if value is not None
     ]
     lines = aligned(rows)
-    lines += [f"attempt: {', '.join(str(part) for part in entry)}" for entry in history]
+    for attempt, at_ms, error in history:
+        lines.append(f"attempt {attempt}: {moment(at_ms)}, {harmless(error)}")
+    show = harmless if sys.stdout.isatty() else str
     for name, value in long:
         if value not in (None, ""):
-            lines += [f"{name}:", str(value).rstrip("\n")]
+            lines += [f"{name}:", show(str(value).rstrip("\n"))]
     return "\n".join(lines)
 
 
@@ -291,8 +296,20 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return _rich_table(rows) if sys.stdout.isatty() else "\n".join(aligned(rows))
 
 
+def harmless(text: str) -> str:
+    """Return text without characters that a terminal obeys; lines and tabs stay."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text
+    )
+
+
+def _cell(text: str) -> str:
+    return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as lines with aligned columns."""
+    rows = [[_cell(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -322,7 +339,7 @@ def _rich_table(rows: Sequence[Sequence[str]]) -> str:
         # On a narrow terminal names and commands are folded, never cut; numbers stay whole.
         drawn.add_column(title, overflow="fold", no_wrap=title not in (rows[0][0], rows[0][-1]))
     for row in rows[1:]:
-        drawn.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        drawn.add_row(*(Text(_cell(cell), style=_style(cell)) for cell in row))
     buffer = io.StringIO()
     console = Console(
         file=buffer,

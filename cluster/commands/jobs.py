@@ -53,4 +53,5 @@ def show(name: str | None, job_id: str | None, queue: str | None, as_json: bool,
     if len(views) > 1:
         queues = ", ".join(sorted(str(view["queue"]) for view in views))
         raise CommandFailed(5, f"{wanted} is in the queues {queues}; say which with --queue")
-    click.echo(one_job_json(views[0]) if as_json else job_text(views[0]))
+    # color: what a command printed goes into a pipe byte for byte
+    click.echo(one_job_json(views[0]) if as_json else job_text(views[0]), color=True)

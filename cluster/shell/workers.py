@@ -198,19 +198,22 @@ def _wait_for_end(
     grace_s: float,
     say: Callable[[str], None],
 ) -> None:
-    seen_count = 0
+    seen_count = told_count = 0
     while any(worker.running for worker in workers):
         select.select([stop_signal.fd], [], [], LOOK_EVERY_S)
         stop_signal.drain()
-        if stop_signal.count and not seen_count:
-            say(f"stopping: running commands have {grace_s:g} s; again to kill them now")
+        if not seen_count and any(worker.worker.stopping for worker in workers):
+            told_count = 1  # by `worker stop`: as good as the first signal
+        asked_count = stop_signal.count + told_count
+        if asked_count and not seen_count:
+            say(f"stopping: running commands have {grace_s:g} s; Ctrl-C kills them now")
             for worker in workers:
                 worker.stop()
-        if stop_signal.count > 1 and seen_count <= 1:
+        if asked_count > 1 and seen_count <= 1:
             say("killing running commands; their jobs are given back")
             for worker in workers:
                 worker.stop_now()
-        seen_count = stop_signal.count
+        seen_count = asked_count
         for worker in workers:
             worker.look()
 

@@ -9,6 +9,7 @@ from cluster.probes import Answer
 from cluster.views import (
     aligned,
     cluster_status,
+    harmless,
     health_json,
     health_lines,
     health_of,
@@ -156,3 +157,9 @@ def test_status_without_an_answering_router_shows_the_processes():
     text = status_text(a_status(processes=[row], stats=None, counts=None, workers=None))
     assert "router  failed" in text
     assert "does not answer" in text
+
+
+def test_nothing_that_a_job_says_commands_the_terminal():
+    line = aligned([["a\x1b[2Jb\nc\td", "x"]])[0]
+    assert line == "a\\x1b[2Jb\\nc\\td  x"
+    assert harmless("one\ntwo\x07\N{SNOWMAN}") == "one\ntwo\\x07\N{SNOWMAN}"
