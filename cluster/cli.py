@@ -40,6 +40,7 @@ _COMMANDS = {
     "enqueue": "enqueue:enqueue",
     "list": "jobs:list_jobs",
     "show": "jobs:show",
+    "dlq": "dlq:dlq",
     "worker": "worker:worker",
     "run": "run:run",
 }

@@ -265,6 +265,17 @@ def jobs_table(views: Sequence[Mapping[str, Any]]) -> str:
     return table(rows)
 
 
+def dead_table(views: Sequence[Mapping[str, Any]]) -> str:
+    """Return dead jobs as a table, one line each."""
+    rows = [["id", "queue", "attempts", "reason", "died", "error"]]
+    for view in views:
+        facts = job_facts(view)
+        error = str(view.get("error") or "")
+        row = [facts["id"], facts["queue"], str(facts["attempts"]), str(facts["reason"])]
+        rows.append([*row, moment(facts["finished_at"]), _short(error)])
+    return table(rows)
+
+
 def job_text(view: Mapping[str, Any]) -> str:
     """Return one job as lines `name: value`; what it printed comes last.
 

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyq.codec import unpack
@@ -19,6 +19,7 @@ from pyq.errors import BadOption, NotFound, PayloadError, Status, Unavailable, U
 from pyq.ids import id_from_text, id_to_text, slot_of_id
 from pyq.job import STATE_WORDS, JobState
 from pyq.limits import (
+    BATCH_JOBS_MAX,
     CONNECT_MS_DEFAULT,
     HOUR_MS,
     JOB_ID_MAX,
@@ -26,7 +27,7 @@ from pyq.limits import (
     WORKER_NAME_MAX,
 )
 from pyq.options import check_name, check_queue
-from pyq.queue import Queue
+from pyq.queue import Queue, item_error
 from pyq.wire import ALL_SHARDS, BY_QUEUE, ROUTER, Verb, WireError, unpack_body
 
 # As in messages.py, whose import applications need not pay for.
@@ -169,6 +170,21 @@ class Client:
         scattered = self._scatter(Verb.STOP_WORKERS, [worker], partial)
         # A worker with queues on several shards is told by each of them.
         return len({told for _, answer in scattered.answers for told in answer[1]})
+
+    def retry_ids(self, ids: Sequence[bytes]) -> int:
+        """Let dead jobs, named by the bytes of their ids, start afresh; return how many did.
+
+        Raises the error of the first that could not.
+        """
+        revived_count = 0
+        for first in range(0, len(ids), BATCH_JOBS_MAX):
+            items = [[job_id] for job_id in ids[first : first + BATCH_JOBS_MAX]]
+            count, exceptions = self.connection().request(Verb.RETRY, [items], slot=ALL_SHARDS).body
+            revived_count += count - len(exceptions)
+            for _, status, detail in exceptions:
+                if status != Status.OK:
+                    raise item_error(status, detail)
+        return revived_count
 
     def stats(self, *, partial: bool = False) -> Rows:
         """Return one dict of counters per shard, in order, with its number under `shard`."""

@@ -87,6 +87,14 @@ class Job:
         state = self._ended(timeout)[0]
         return "completed" if state == "result_expired" else state
 
+    def retry(self) -> bool:
+        """Let the dead job start afresh: runs, failures and stalls are counted from zero.
+
+        Returns True, or False if it was alive already. Raises NotFound when it is gone and
+        Conflict when it completed.
+        """
+        return self._queue.client.retry_ids([self._id]) == 1
+
     def _ended(self, timeout: Duration | None) -> tuple[str, bytes | None, str]:
         left_ms = _FOREVER_MS
         if timeout is not None:

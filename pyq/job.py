@@ -44,6 +44,7 @@ MOVES: dict[tuple[JobState | None, JobState], str] = {
     (ACTIVE, DEAD): "attempts or stalls used up, unrecoverable, or timeout on the last attempt",
     (WAITING, COMPLETED): "late ack of the last holder, nobody leased it since",
     (DELAYED, COMPLETED): "late ack of the last holder, nobody leased it since",
+    (DEAD, WAITING): "dead-letter retry",
     (COMPLETED, GONE): "retention",
     (DEAD, GONE): "purge",
     (WAITING, GONE): "removed",

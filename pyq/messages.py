@@ -154,6 +154,12 @@ class Progress:
 
 
 @dataclass(slots=True)
+class Retry:
+    origin: Origin
+    items: Sequence[tuple[bytes]]  # ids of dead jobs
+
+
+@dataclass(slots=True)
 class Get:
     """One job by its id, or by a custom id in `queue` (empty: in every queue of the shard)."""
 
@@ -231,7 +237,7 @@ class Goodbye:
 
 Command: TypeAlias = (
     Push | Pull | Unpull | Return | Ack | Fail | Release | Heartbeat | Extend | Progress
-    | Get | List | Counts | Result | Sweep | Stats | Ping | Workers | StopWorkers | Goodbye
+    | Retry | Get | List | Counts | Result | Sweep | Stats | Ping | Workers | StopWorkers | Goodbye
 )  # fmt: skip
 
 
@@ -487,6 +493,14 @@ def _progress(header: Header, origin: Origin, body: tuple[Any, ...]) -> Progress
     return Progress(origin, items)
 
 
+def _retry(header: Header, origin: Origin, body: tuple[Any, ...]) -> Retry:
+    items = _items(body)
+    for item in items:
+        _need(type(item) is tuple and len(item) == 1, "an item is not an array of 1")
+        _job_id(item[0])
+    return Retry(origin, items)
+
+
 def _get(header: Header, origin: Origin, body: tuple[Any, ...]) -> Get:
     job_id, custom, want = body
     _need((job_id is None) != (custom is None), "one of id and job_id is nil")
@@ -554,4 +568,5 @@ _PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
     Verb.WORKERS: _workers,
     Verb.STOP_WORKERS: _stop_workers,
     Verb.GOODBYE: _goodbye,
+    Verb.RETRY: _retry,
 }

@@ -57,6 +57,7 @@ class Verb(IntEnum):
     ATTACH = 21  # a coordinator makes itself known to the router
     PROCESSES = 22  # supervisor: its table of children
     SHUTDOWN = 23  # supervisor: stop the cluster
+    RETRY = 24  # dead jobs start afresh
 
 
 class Flag(IntFlag):

@@ -23,9 +23,9 @@ from pyq.wire import (
     unpack_header,
 )
 
-# Batches about leases: with the route "all shards" their items may belong to several
-# shards, each item to the one that its id names.
-SPLIT_VERBS = frozenset((Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.EXTEND, Verb.PROGRESS))
+# Batches about jobs named by id: with the route "all shards" their items may belong to
+# several shards, each item to the one that its id names.
+SPLIT_VERBS = frozenset((Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.EXTEND, Verb.PROGRESS, Verb.RETRY))
 # Questions and orders that every shard gets as they are.
 SCATTER_VERBS = frozenset(
     (Verb.PING, Verb.GET, Verb.LIST, Verb.COUNTS, Verb.STATS, Verb.WORKERS, Verb.STOP_WORKERS)

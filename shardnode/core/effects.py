@@ -74,6 +74,7 @@ class Effects:
     changed: dict[int, Job] = field(default_factory=dict)  # the mutable part, to be rewritten
     results: dict[int, bytes | None] = field(default_factory=dict)  # None: removed
     ended: dict[bytes, Job] = field(default_factory=dict)  # leave a tombstone, by id
+    revived: list[bytes] = field(default_factory=list)  # ids whose tombstone goes
     forgotten: list[int] = field(default_factory=list)  # all records of these jobs
     trimmed_count: int = 0  # oldest tombstones to drop
     replies: list[Reply] = field(default_factory=list)
@@ -92,6 +93,8 @@ class Effects:
             self.results.update(later.results)
         if later.ended:
             self.ended.update(later.ended)
+        if later.revived:
+            self.revived += later.revived
         if later.forgotten:
             self.forgotten += later.forgotten
         self.trimmed_count += later.trimmed_count

@@ -33,7 +33,8 @@ def open_queue(state: ShardState, name: str, effects: Effects) -> QueueState:
     return queue
 
 
-def _wake(state: ShardState, job: Job) -> None:
+def wake(state: ShardState, job: Job) -> None:
+    """Remember that somebody waits for this job, which has just become ready."""
     if job.queue.parked:
         state.awake[job.queue] = None
 
@@ -46,7 +47,7 @@ def become_ready(state: ShardState, job: Job, now: Now, effects: Effects) -> Non
     job.updated_at = now.wall_ms
     job.queue.line.add([job])
     effects.changed[job.seq] = job
-    _wake(state, job)
+    wake(state, job)
 
 
 def become_delayed(state: ShardState, job: Job, delay_ms: int, now: Now, effects: Effects) -> None:
@@ -85,7 +86,7 @@ def give_back(state: ShardState, job: Job, delay_ms: int, now: Now, effects: Eff
     job.updated_at = now.wall_ms
     job.queue.line.put_back(job)
     effects.changed[job.seq] = job
-    _wake(state, job)
+    wake(state, job)
 
 
 def complete(

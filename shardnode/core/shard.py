@@ -26,6 +26,7 @@ from pyq.messages import (
     Push,
     Release,
     Result,
+    Retry,
     Return,
     Stats,
     StopWorkers,
@@ -35,6 +36,7 @@ from pyq.messages import (
 )
 from shardnode.core.effects import Effects, Found, Need, Now
 from shardnode.core.lifecycle import wake_delayed
+from shardnode.core.operations.deadletters import retry
 from shardnode.core.operations.pull import (
     expire_pull,
     give_back_undelivered,
@@ -73,6 +75,7 @@ _READING: dict[type, Callable[[ShardState, Any, Now, Found | None], Effects | Ne
     Get: get,
     List: list_jobs,
     Result: result,
+    Retry: retry,
 }
 _PLAIN: dict[type, Callable[[ShardState, Any, Now], Effects]] = {
     Pull: pull,

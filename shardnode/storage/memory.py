@@ -74,6 +74,8 @@ class MemoryStore:
             else:
                 self._results[number] = result
         self._tombstones.update(zip(ended, map(tombstone_row, ended.values()), strict=True))
+        for job_id in effects.revived:
+            self._tombstones.pop(job_id, None)
         for number in effects.forgotten:
             for table in (jobs, payloads, states, self._results):
                 table.pop(number, None)

@@ -290,6 +290,8 @@ class SqliteStore:
             stones = [tombstone_row(job) for job in effects.ended.values()]
             self._insert("tombstones", _TOMBSTONE_COLUMNS, stones)
             self._uncache([job.seq for job in effects.ended.values()])
+        if effects.revived:
+            self._run_for_each("DELETE FROM tombstones WHERE id = ?", effects.revived)
         if gone:
             for table in ("jobs", "states", "results"):
                 self._delete(table, effects.forgotten)
@@ -335,6 +337,10 @@ class SqliteStore:
             part = rows[at : at + ROWS_PER_STATEMENT]
             sql = _insert_sql(table, columns, len(part))
             self._run(sql, tuple(chain.from_iterable(part)))
+
+    def _run_for_each(self, sql: str, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self._run(sql, (key,))
 
     def _delete(self, table: str, seqs: Sequence[int]) -> None:
         pending = iter(seqs)

@@ -162,6 +162,18 @@ def test_failures_are_retried_and_then_the_job_is_dead(queue: pyq.Queue) -> None
     assert "ValueError: attempt 3" in view["traceback"]
 
 
+def test_a_dead_job_is_retried(queue: pyq.Queue) -> None:
+    job = queue.add("flaky", 1, attempts=1)
+    with a_worker(queue, lambda job: 1 // 0):
+        assert job.wait(timeout=10) == "dead"
+    assert job.retry()
+    assert not job.retry()
+    with a_worker(queue, lambda job: "better"):
+        assert job.result(timeout=10) == "better"
+    with pytest.raises(pyq.Conflict, match="only dead jobs are retried"):
+        job.retry()
+
+
 def test_outcomes(queue: pyq.Queue) -> None:
     def handler(job: pyq.JobContext) -> Any:
         if job.name == "discard":

@@ -32,6 +32,7 @@ from pyq.messages import (
     Release,
     Reply,
     Result,
+    Retry,
     Return,
     Stats,
     StopWorkers,
@@ -63,7 +64,7 @@ VERBS: dict[type, Verb] = {
     kind: Verb[kind.__name__.upper()]
     for kind in (
         Push, Pull, Unpull, Return, Ack, Fail, Release, Heartbeat, Extend, Progress,
-        Get, List, Counts, Result, Sweep, Workers, Goodbye,
+        Get, List, Counts, Result, Sweep, Workers, Goodbye, Retry,
         Ping, Stats,
     )
 } | {StopWorkers: Verb.STOP_WORKERS}  # fmt: skip

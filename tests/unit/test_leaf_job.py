@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyq.job import ACTIVE, COMPLETED, DEAD, GONE, LEGAL, MOVES, STATE_WORDS, JobState
+from pyq.job import ACTIVE, COMPLETED, DEAD, GONE, LEGAL, MOVES, STATE_WORDS, WAITING, JobState
 
 
 def test_numbers_of_states_are_on_disks_and_never_change():
@@ -24,9 +24,9 @@ def test_rows_say_what_the_table_says():
             assert LEGAL[source][target] == (key in MOVES)
 
 
-@pytest.mark.parametrize("end", [COMPLETED, DEAD])
-def test_an_ended_job_only_leaves(end):
-    assert [target for source, target in MOVES if source is end] == [GONE]
+@pytest.mark.parametrize(("end", "targets"), [(COMPLETED, {GONE}), (DEAD, {GONE, WAITING})])
+def test_an_ended_job_only_leaves_or_is_retried(end, targets):
+    assert {target for source, target in MOVES if source is end} == targets
 
 
 def test_nothing_is_gone_and_comes_back():
