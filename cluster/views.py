@@ -207,6 +207,7 @@ def job_facts(view: Mapping[str, Any]) -> dict[str, Any]:
     result = view.get("result")
     outcome: Mapping[str, Any] = result if isinstance(result, Mapping) else {}
     is_shell = view.get("name") == "shell"
+    waits = view["state"] in ("waiting", "delayed", "blocked")  # then nobody holds it
     data = view.get("data")
     facts: dict[str, Any] = {
         "id": view.get("job_id") or _text_of_id(view["id"]),
@@ -223,8 +224,9 @@ def job_facts(view: Mapping[str, Any]) -> dict[str, Any]:
         "updated_at": view.get("updated_at"),
         "finished_at": view.get("finished_at"),
         "next_retry_at": view.get("run_at") if view["state"] == "delayed" else None,
-        "locked_by": view.get("worker"),
-        "locked_at": view.get("started_at"),
+        "worker": view.get("worker"),
+        "locked_by": view.get("worker") if not waits else None,
+        "locked_at": view.get("started_at") if not waits else None,
         "reason": view.get("reason"),
         "error": view.get("error") if view["state"] != "completed" else None,
         "history": view.get("history", []),

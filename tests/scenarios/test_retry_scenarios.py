@@ -31,7 +31,7 @@ def test_a_dead_job_waits_again_as_if_it_had_never_run(restarted):
     assert counts(shard)["emails"] == {"waiting": 1}
     seen = view(shard, dead.id)
     assert (seen["state"], seen["attempt"], seen["failures"]) == ("waiting", 0, 0)
-    assert (seen["reason"], seen["result"]) == (None, None)
+    assert (seen["reason"], seen["error"], seen["result"]) == (None, None, None)
     assert [error for _, _, error in seen["history"]] == ["boom"]
     job = pull(shard).job
     assert (job.attempt, job.job_id) == (1, "order-1")

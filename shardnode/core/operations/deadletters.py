@@ -1,6 +1,6 @@
 """RETRY: a dead letter becomes a waiting job again, as if it had never run.
 
-Its history stays, its failures and stalls do not count any more.
+Its history stays; its error, failures and stalls do not count any more.
 """
 
 from pyq.errors import Status
@@ -55,7 +55,8 @@ def _revive(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
     job.attempt = job.failures = job.stalls = 0
     job.ready = state.next_number()
     job.updated_at = now.wall_ms
-    job.need_detail().reason = ""
+    detail = job.need_detail()
+    detail.reason = detail.error = detail.traceback = ""
     state.jobs[job.id] = job
     if job.options.job_id:
         queue.custom[job.options.job_id] = job
