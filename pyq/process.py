@@ -4,7 +4,6 @@ Not imported by applications. Router, shards, coordinator and supervisor use it 
 their shells; nothing pure may import it.
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -48,6 +47,8 @@ def die_with_parent(parent_pid: int) -> None:
     """
     if not parent_pid:
         return
+    import ctypes  # 8 ms that a command line without children need not pay
+
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         sys.exit(ExitCode.INTERNAL)

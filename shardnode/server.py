@@ -117,9 +117,10 @@ class Server:
             for command in turn.commands:
                 outcome = self._shard.apply(command, now)
                 if isinstance(outcome, Need):
-                    self._stage(effects, staged, turn.durable)
-                    replies += effects.replies
-                    effects = Effects()
+                    if effects.writes:  # what it asks for may be among them
+                        self._stage(effects, staged, turn.durable)
+                        replies += effects.replies
+                        effects = Effects()
                     found = self._store.find(outcome.keys, self._shard.state.queues_by_number)
                     outcome = self._shard.apply(command, now, found)
                     assert isinstance(outcome, Effects), "a command needs records only once"
