@@ -4,6 +4,7 @@ Starts `pyq-cluster up` the way a user does, on a free port of loopback and in a
 is removed at the end, and stops it by its own pid.
 """
 
+import select
 import shutil
 import signal
 import socket
@@ -27,8 +28,8 @@ STOP_S = 15.0
 class LocalCluster:
     """`with LocalCluster(shards=2) as cluster: pyq.connect(cluster.url)`.
 
-    Logs of its processes go to `folder/log`. `kill` and `restart` are for those who want to
-    see what happens then.
+    Logs of its processes go to `folder/log`. `kill` is for those who want to see what the
+    next `start` finds.
     """
 
     def __init__(self, shards: int = 2, folder: Path | None = None) -> None:
@@ -78,7 +79,8 @@ class LocalCluster:
                 process_group=0,
             )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        readable, _, _ = select.select([self._process.stdout], [], [], START_S)
+        line = self._process.stdout.readline() if readable else f"not within {START_S:g} s; "
         if not line.startswith("pyq-cluster ready"):
             raise RuntimeError(f"the cluster did not start: {line}{self.log}")
 

@@ -40,7 +40,6 @@ class Life:
         self.starts_count = 0
         self._breaker = breaker
         self._early_deaths = 0
-        self._started_ms = now_ms
         self.ever_ready = False
         self._ready_ms: int | None = None
         self._asked_ms: int | None = None  # the oldest probe that is not answered
@@ -58,7 +57,7 @@ class Life:
         self.state = ProcessState.STARTING
         self.start_due_ms = None
         self.starts_count += 1
-        self._started_ms = self._next_probe_ms = now_ms
+        self._next_probe_ms = now_ms
         self._ready_ms = self._asked_ms = None
 
     def probed(self, now_ms: int) -> None:

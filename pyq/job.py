@@ -1,7 +1,7 @@
 """The states of a job and every legal move between them.
 
-Nothing moves a job without asking this table, and the picture in the documentation is
-drawn from it.
+Nothing moves a job without asking this table, and the table in docs/protocol.md is
+checked against it.
 """
 
 from enum import IntEnum
@@ -32,7 +32,7 @@ COMPLETED = JobState.COMPLETED
 DEAD = JobState.DEAD
 GONE = JobState.GONE
 
-# (from, to) -> when. Blocked jobs come with dependencies; the state has its place already.
+# (from, to) -> when. BLOCKED has its number and its word, and no moves yet: no job is ever blocked.
 MOVES: dict[tuple[JobState | None, JobState], str] = {
     (None, WAITING): "push",
     (None, DELAYED): "push with a delay",
@@ -46,9 +46,6 @@ MOVES: dict[tuple[JobState | None, JobState], str] = {
     (DELAYED, COMPLETED): "late ack of the last holder, nobody leased it since",
     (DEAD, WAITING): "dead-letter retry",
     (COMPLETED, GONE): "retention",
-    (DEAD, GONE): "purge",
-    (WAITING, GONE): "removed",
-    (DELAYED, GONE): "removed",
 }
 
 # Words that users of other queues bring along, accepted as filters.

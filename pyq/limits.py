@@ -1,4 +1,6 @@
-"""Every bound in the system: name, value, reason. Nothing grows without one of these.
+"""The bounds of the system that others have to know: name, value, reason.
+
+What concerns one module only stands at the top of that module.
 
 Times are integer milliseconds, sizes bytes, unless the name says otherwise.
 """
@@ -49,7 +51,7 @@ MAX_STALLS_DEFAULT = 3  # lost leases before a job is dead, reason `stalled`
 TIMEOUT_GRACE_MS = 5_000  # the server ends an attempt this long after the worker should have
 SWEEP_MS_MIN = 250
 SWEEP_MS_MAX = 5_000
-SWEEP_LATE_MS = 1_000  # a loop that did not turn for this long confirms no stall
+LATE_MS = 1_000  # a loop that did not turn for this long confirms no stall
 ROUTER_SILENT_MS = 2_000  # a router silent for longer: leases gather no suspicion
 ROUTER_GRACES_MAX = 3  # fresh lease times after router outages, per lease without a heartbeat
 
@@ -72,6 +74,9 @@ PAYLOAD_CACHE_BYTES_MAX = (
 COMPLETED_KEPT_DEFAULT = 1_000  # completed jobs kept per queue
 COMPLETED_MS_MIN = 60_000  # no completed job is forgotten earlier
 TOMBSTONES_MAX = 1_000_000  # per shard
+TOMBSTONE_MS_MAX = 7 * DAY_MS  # also of custom ids, which are not counted
+AGING_MS = 60_000  # how often a shard looks for tombstones that are too old
+AGED_MAX = 10_000  # dropped per pass: bounds the turn
 LINGER_BYTES_MAX = 16 * MIB  # results of jobs that are not kept, for the seconds they linger
 RETENTION_MS = 1_000  # how often a shard looks for completed jobs to forget
 RETENTION_JOBS_MAX = 2_000  # forgotten per pass: bounds the turn

@@ -15,7 +15,7 @@ from shardnode.storage.store import Store
 class LoopHealth:
     """Counters of one shard process, since its start."""
 
-    def __init__(self, shard: int, epoch: int) -> None:
+    def __init__(self) -> None:
         self._incarnation = os.urandom(8)
         self._pid = os.getpid()
         self.turns_count = 0
@@ -27,7 +27,7 @@ class LoopHealth:
         self.unsynced_ms_max = 0  # the longest window a power failure could have met
         self.undelivered_count = 0
 
-    def turned(self, now: Now, commands_count: int, late: bool) -> None:
+    def turned(self, commands_count: int, late: bool) -> None:
         """Count a turn."""
         self.turns_count += 1
         self.commands_count += commands_count

@@ -16,6 +16,7 @@ from pyq.limits import (
     DISK_BALLAST_BYTES,
     DISK_FLOOR_BYTES,
     FRAME_BYTES_MAX,
+    LATE_MS,
     TURN_BYTES_MAX,
     TURN_JOBS_MAX,
     TURN_MESSAGES_MAX,
@@ -36,7 +37,6 @@ from shardnode.syncer import Syncer
 
 IDLE_MS = 1_000  # the loop turns at least this often, so that a pause of it is noticed
 DISK_CHECK_MS = 100
-LATE_MS = 1_000
 LINGER_MS = 500  # the last words of a shard whose disk failed
 
 
@@ -60,7 +60,7 @@ class Server:
         restore(state, store.jobs(state.queues_by_number), self._now())
         self._shard = Shard(state)
         self._encoder = ReplyEncoder(store, loaded.epoch)
-        self._health = LoopHealth(config.shard, loaded.epoch)
+        self._health = LoopHealth()
         self._socket = self._bind()
         self._undelivered: list[Command] = []
         self._disk_checked_at = 0
@@ -109,7 +109,7 @@ class Server:
         turn, drained = self._drain()
         now = self._now()
         self._check_disk(now)
-        self._health.turned(now, len(turn.commands), late)
+        self._health.turned(len(turn.commands), late)
         effects = self._shard.tick(now, late, self._disk_low, self._disk_room)
         replies = turn.replies
         staged: list[Effects] = []

@@ -1,6 +1,5 @@
 """`pyq-cluster up`: the whole cluster in the foreground."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,7 +40,9 @@ def shards_asked(text: str | None) -> int | None:
 
 def cpu_shards() -> int:
     """Return the shard count for the logical CPUs that this process may use."""
-    return shards_for(len(os.sched_getaffinity(0)))
+    import psutil
+
+    return shards_for(len(psutil.Process().cpu_affinity() or [0]))
 
 
 def _say(line: str) -> None:

@@ -2,7 +2,7 @@
 
 A client of the router like any other, but attached: the router forwards it requests for the
 coordinator. Keeps nothing on disk, and everything it does is harmless when done twice.
-What is due when: `agenda.py`; the tasks: one pure module each.
+What is due when: `agenda.py`; what a task asks for: a pure module each (`sweeps.py`).
 """
 
 import os

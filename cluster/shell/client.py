@@ -63,15 +63,6 @@ class Outcome:
     def ok(self) -> bool:
         return self.exit_code == 0 and not self.timed_out
 
-    @property
-    def summary(self) -> str:
-        """How it ended, in a few words without the duration."""
-        if self.failure:
-            return self.failure
-        if self.signal is not None:
-            return f"signal:{self.signal}"
-        return f"exit {self.exit_code}"
-
 
 def kept_environment(also: Sequence[str] = ()) -> dict[str, str]:
     """Return what commands see of this process's environment: the usual names, and `also`."""

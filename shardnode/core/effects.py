@@ -77,6 +77,7 @@ class Effects:
     revived: list[bytes] = field(default_factory=list)  # ids whose tombstone goes
     forgotten: list[int] = field(default_factory=list)  # all records of these jobs
     trimmed_count: int = 0  # oldest tombstones to drop
+    ended_before: int = 0  # wall: tombstones of what ended before go, with their custom ids
     replies: list[Reply] = field(default_factory=list)
 
     def merge(self, later: "Effects") -> None:
@@ -98,6 +99,7 @@ class Effects:
         if later.forgotten:
             self.forgotten += later.forgotten
         self.trimmed_count += later.trimmed_count
+        self.ended_before = max(self.ended_before, later.ended_before)
         if later.replies:
             self.replies += later.replies
 
@@ -112,4 +114,5 @@ class Effects:
             or self.forgotten
             or self.queues
             or self.trimmed_count
+            or self.ended_before
         )

@@ -5,9 +5,11 @@ Nothing that can still run is ever forgotten, and no completed job within its fi
 
 from pyq.job import COMPLETED
 from pyq.limits import (
+    AGING_MS,
     COMPLETED_KEPT_DEFAULT,
     COMPLETED_MS_MIN,
     RETENTION_JOBS_MAX,
+    TOMBSTONE_MS_MAX,
     TOMBSTONES_MAX,
 )
 from shardnode.core.effects import Effects, Now
@@ -41,3 +43,6 @@ def forget_old(state: ShardState, now: Now, effects: Effects) -> None:
         state.tombstones_count -= effects.trimmed_count
     if excess > RETENTION_JOBS_MAX:
         state.retention_at = now.mono_ms
+    if now.mono_ms >= state.aging_at:
+        state.aging_at = now.mono_ms + AGING_MS
+        effects.ended_before = now.wall_ms - TOMBSTONE_MS_MAX

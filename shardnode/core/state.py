@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
+from pyq.ids import slot_of_id
 from pyq.job import GONE, JobState
 from pyq.limits import DISK_RESERVE_BYTES, MIB, SWEEP_MS_MAX
 from pyq.messages import Heartbeat, Pull, Result, Worker
 from pyq.options import Options
+from pyq.routes import shard_of
 from shardnode.core.heap import ReadyLine
 from shardnode.core.timers import Timers
 
@@ -323,6 +325,7 @@ class ShardState:
         self.late = False  # this turn came late: nobody is confirmed as stalled
         self.router_seen_at: int | None = None
         self.retention_at = 0
+        self.aging_at = 0
         self.overfull: dict[QueueState, None] = {}  # hold more completed jobs than they keep
 
     @property
@@ -330,6 +333,10 @@ class ShardState:
         """What is said to who is refused while the disk is low."""
         reserve = f"{self.disk_reserve_bytes // MIB} MiB"
         return f"the disk of shard {self.shard} has less than {reserve} left; free some space"
+
+    def owns(self, job_id: bytes) -> bool:
+        """True if a job with this id lives here; its id says so."""
+        return shard_of(slot_of_id(job_id), self.shards_count) == self.shard
 
     def next_number(self) -> int:
         """Return the next acceptance or ready number; they are never used twice."""

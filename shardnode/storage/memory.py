@@ -1,4 +1,4 @@
-"""The store that forgets: for tests, benchmarks and the simulator.
+"""The store that forgets: for tests and benchmarks.
 
 Keeps rows, not objects, so that a restart from it proves something.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyq.job import COMPLETED
-from pyq.limits import MATCHES_MAX
+from pyq.limits import AGED_MAX, MATCHES_MAX
 from shardnode.core.effects import Effects, Found, Key, Page, Stored, Tombstone
 from shardnode.core.state import Job, QueueState
 from shardnode.storage.records import (
@@ -81,6 +81,8 @@ class MemoryStore:
                 table.pop(number, None)
         if effects.trimmed_count:
             self._trim(effects.trimmed_count)
+        if effects.ended_before:
+            self._age(effects.ended_before)
 
     def commit(self) -> None:
         """Count the turn."""
@@ -129,6 +131,21 @@ class MemoryStore:
         for job_id in sorted(plain)[:count]:
             self._horizon_ms = max(self._horizon_ms, int.from_bytes(job_id[:6], "big") + 1)
             del self._tombstones[job_id]
+
+    def _age(self, ended_before: int) -> None:
+        old = [
+            row
+            for row in self._tombstones.values()
+            if row[2] < ended_before and row[4] not in self._jobs
+        ]
+        for job_id, _, _, _, _, queue, custom in sorted(old, key=lambda row: row[0])[:AGED_MAX]:
+            self._horizon_ms = max(self._horizon_ms, int.from_bytes(job_id[:6], "big") + 1)
+            del self._tombstones[job_id]
+            if custom is not None:
+                del self._custom[custom, queue]
+                self._custom_queues[custom].remove(queue)
+                if not self._custom_queues[custom]:
+                    del self._custom_queues[custom]
 
     def _find_one(self, key: Key, reader: RowReader) -> object:
         kind = key[0]

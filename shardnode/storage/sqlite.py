@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 
 from pyq.ids import time_of_id
-from pyq.limits import MATCHES_MAX, PAYLOAD_CACHE_BYTES_MAX
+from pyq.limits import AGED_MAX, MATCHES_MAX, PAYLOAD_CACHE_BYTES_MAX
 from shardnode.core.effects import Effects, Found, Key, Page, Stored, Tombstone
 from shardnode.core.state import Job, QueueState
 from shardnode.storage.records import RowReader, job_row, read_tombstone, state_row, tombstone_row
@@ -297,6 +297,8 @@ class SqliteStore:
                 self._delete(table, effects.forgotten)
         if effects.trimmed_count:
             self._trim(effects.trimmed_count)
+        if effects.ended_before:
+            self._age(effects.ended_before)
 
     def _write_accepted(self, effects: Effects, gone: set[int]) -> None:
         payloads = effects.payloads
@@ -361,9 +363,31 @@ class SqliteStore:
         if last is None:
             return
         self._run(f"DELETE FROM tombstones WHERE id IN ({oldest})", (count,))
+        self._raise_horizon(last)
+
+    def _age(self, ended_before: int) -> None:
+        """Drop tombstones of what ended before a wall time, and the custom ids they held.
+
+        An id is older than the end of its job, so only ids older than that time are looked at.
+        """
+        rows: list[Any] = self._run(
+            "SELECT id, job_id, queue FROM tombstones t WHERE id < ? AND ended_at < ?"
+            " AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.seq = t.seq) ORDER BY id LIMIT ?",
+            (ended_before.to_bytes(6, "big"), ended_before, AGED_MAX),
+        ).fetchall()
+        for job_id, custom, queue in rows:
+            self._run("DELETE FROM tombstones WHERE id = ?", (job_id,))
+            if custom is not None:
+                sql = "DELETE FROM custom_ids WHERE job_id = ? AND queue = ?"
+                self._run(sql, (custom, queue))
+        if rows:
+            self._raise_horizon(rows[-1][0])
+
+    def _raise_horizon(self, job_id: bytes) -> None:
+        """Repeats of ids up to this one are answered with "unknown" from now on."""
         self._run(
             "UPDATE meta SET value = max(value, ?) WHERE key = 'horizon_ms'",
-            (time_of_id(last) + 1,),
+            (time_of_id(job_id) + 1,),
         )
 
     def _find_one(self, key: Key, reader: RowReader) -> object:

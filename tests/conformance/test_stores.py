@@ -423,9 +423,9 @@ def test_a_result_of_none_removes_the_one_before(bench):
 # --- tombstones -------------------------------------------------------------------------
 
 
-def bury(bench: Bench, *jobs: Job) -> None:
+def bury(bench: Bench, *jobs: Job, at: int = 2_000) -> None:
     bench.accept(*jobs)
-    bench.put(ended(*[completed(job) for job in jobs]))
+    bench.put(ended(*[completed(job, at) for job in jobs]))
     bench.put(Effects(forgotten=[job.seq for job in jobs]))
 
 
@@ -461,6 +461,21 @@ def test_trimming_more_than_there_are_trims_all(bench):
 
     assert [bench.one("job", job.id) for job in jobs] == [None, None, None]
     assert bench.one("horizon") == 1_004
+
+
+def test_old_tombstones_go_with_their_custom_ids(bench):
+    named, plain, young = bench.job(1, job_id="x"), bench.job(2), bench.job(3)
+    bury(bench, named, plain, at=2_000)
+    bury(bench, young, at=3_000)
+    bench.put(Effects(ended_before=3_000))
+
+    assert [bench.one("job", job.id) is None for job in (named, plain, young)] == [
+        True,
+        True,
+        False,
+    ]
+    assert bench.one("custom", 1, "x") is None
+    assert bench.one("custom_any", "x") == []
 
 
 def test_the_horizon_never_goes_back(bench):

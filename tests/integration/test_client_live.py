@@ -86,6 +86,13 @@ def test_a_job_comes_back_with_its_result(queue: pyq.Queue) -> None:
     assert queue.counts()["completed"] == 1
 
 
+def nested(depth: int) -> Any:
+    value: Any = "down"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 PAYLOADS = {
     "nothing": None,
     "empty bytes": b"",
@@ -94,7 +101,7 @@ PAYLOADS = {
     "bytes with NUL": b"a\0b\xff",
     "a mebibyte": bytes(range(256)) * 4_096,
     "nine megabytes": b"x" * 9_000_000,
-    "fifty levels": [[[[[[[[[[{"deep": [[[[[[[[[["down"]]]]]]]]]]}]]]]]]]]]],
+    "four hundred levels": nested(400),
     "emoji": {"\N{PILE OF POO}": "\N{SNOWMAN}"},
 }
 
@@ -114,11 +121,8 @@ def test_names_are_any_unicode(client: pyq.Client) -> None:
 
 
 def test_what_cannot_be_sent_is_refused_before_it_is(queue: pyq.Queue) -> None:
-    bottomless: list[Any] = []
-    for _ in range(5_000):
-        bottomless = [bottomless]
     with pytest.raises(pyq.PayloadError):
-        queue.add("deep", bottomless)
+        queue.add("deep", nested(5_000))
     with pytest.raises(pyq.TooLarge):
         queue.add("large", bytes(10 * 1024 * 1024 + 1))
     assert sum(queue.counts().values()) == 0

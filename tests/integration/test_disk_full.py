@@ -11,6 +11,7 @@ import pytest
 import pyq
 from cluster.local import LocalCluster
 from pyq.limits import MIB
+from pyq.process import ExitCode
 from pyq.wire import Verb
 from tests.integration.ledger import wait_for
 
@@ -111,3 +112,23 @@ def test_a_disk_without_a_byte_left_loses_nothing(disk: Path) -> None:
         wait_for(lambda: is_accepted(client), 15)
         known = {view["id"] for view in client.jobs(QUEUE)}
         assert {job.id for job in jobs} <= known
+
+
+@pytest.mark.parametrize("existing", [True, False], ids=["known", "new"])
+def test_a_read_only_data_directory_is_refused_in_a_sentence(disk: Path, existing: bool) -> None:
+    cluster = LocalCluster(1, disk)
+    if existing:
+        with cluster:
+            pass
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    data = disk / ("data" if existing else "other")
+    refused = subprocess.run(
+        cluster.command_line("up", "--data", str(data), "--bind", cluster.url),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert refused.returncode == ExitCode.IO
+    assert str(data) in refused.stderr
+    assert refused.stderr.count("\n") == 1, refused.stderr

@@ -6,13 +6,23 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
+import psutil
 import pytest
 import zmq
 
 import pyq
 from cluster.local import LocalCluster
+from pyq.errors import Status
 from pyq.limits import FRAME_BYTES_MAX, MIB
-from pyq.wire import BY_QUEUE, HEADER_BYTES, Verb, pack_body, pack_header
+from pyq.wire import (
+    BY_QUEUE,
+    HEADER_BYTES,
+    Verb,
+    pack_body,
+    pack_header,
+    status_of,
+    unpack_body,
+)
 
 SEED = 20261130
 
@@ -91,6 +101,13 @@ def test_wrong_frames(dealer: "zmq.Socket[bytes]") -> None:
         [header, pack_body([{"priority": 1 << 63}, []])],
     ):
         dealer.send_multipart(frames)
+    statuses = set()
+    while dealer.poll(500):
+        answer, body = dealer.recv_multipart()
+        statuses.add(status_of(answer))
+        sentence, _ = unpack_body(body)
+        assert 10 < len(sentence) < 300, sentence
+    assert statuses == {Status.BAD_REQUEST, Status.BAD_OPTION, Status.UNSUPPORTED}
 
 
 def test_mutated_requests(dealer: "zmq.Socket[bytes]") -> None:
@@ -119,9 +136,12 @@ def test_a_message_of_100_mb_is_refused_and_costs_no_memory(
     cluster: LocalCluster, dealer: "zmq.Socket[bytes]"
 ) -> None:
     assert FRAME_BYTES_MAX < 100 * MIB
+    router = psutil.Process(cluster.processes()["router"]["pid"])
+    before = router.memory_info().rss
     header = pack_header(Verb.PUSH, os.urandom(16), queue="emails", deadline_ms=1_000)
     dealer.send_multipart([header, bytes(100 * MIB)])
     assert dealer.poll(1_000) == 0, "it is not answered: its connection was dropped"
+    assert router.memory_info().rss - before < 64 * MIB
 
 
 def test_a_client_that_never_reads(cluster: LocalCluster, dealer: "zmq.Socket[bytes]") -> None:

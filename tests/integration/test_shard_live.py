@@ -98,3 +98,26 @@ def test_leases_that_reached_their_worker_by_a_repeat_are_not_taken_back(
 
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_leases_that_nobody_can_receive_are_given_to_the_next(
+    runtime: Path, shard: "subprocess.Popen[bytes]"
+) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    gone, here = Router(context, runtime), Router(context, runtime)
+    pull = ["worker", [QUEUE], 1, 30_000, 15_000, 0]
+    gone.send(b"x", Verb.PULL, os.urandom(8) + (1).to_bytes(8, "big"), pull)
+    gone.send(b"anybody", Verb.PING, os.urandom(16), [])
+    gone.receive()
+    gone.socket.close()
+    here.send(b"anybody", Verb.PING, os.urandom(16), [])
+    here.receive()
+
+    job = [IdFactory().make(slot_of(QUEUE))[0], "welcome", b"payload", None]
+    here.send(b"producer", Verb.PUSH, os.urandom(16), [None, [job]])
+    assert here.receive()[0] == b"producer"
+    here.send(b"next", Verb.PULL, os.urandom(8) + (1).to_bytes(8, "big"), pull)
+    address, (_, groups) = here.receive()
+    assert (address, groups[0][1][0][0]) == (b"next", job[0])
+    here.socket.close()
+    context.term()

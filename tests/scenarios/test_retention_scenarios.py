@@ -4,9 +4,11 @@ import pytest
 
 from pyq.job import COMPLETED
 from pyq.limits import (
+    AGING_MS,
     COMPLETED_KEPT_DEFAULT,
     COMPLETED_MS_MIN,
     RETENTION_JOBS_MAX,
+    TOMBSTONE_MS_MAX,
     TOMBSTONES_MAX,
 )
 from tests.support.shards import (
@@ -234,3 +236,30 @@ def test_a_push_after_trimming_still_accepts_what_is_new():
 
     assert young.accepted
     assert view(shard, young.id)["created_at"] == WALL_0 + 2_000
+
+
+@pytest.mark.parametrize("job_id", ["", "order-1"])
+def test_tombstones_and_custom_ids_are_forgotten_after_seven_days(job_id):
+    shard = a_shard(checked=False)
+    push(shard, "a", job_id=job_id, keep_completed=False)
+    ack(shard, pull(shard).job)
+    acked = push(shard, "a", job_id=job_id) if job_id else None
+    assert acked is None or not acked.accepted
+    tick(shard, at=TOMBSTONE_MS_MAX - 1_000)
+    assert len(shard.store._tombstones) == 1
+    tick(shard, at=TOMBSTONE_MS_MAX + AGING_MS)
+
+    assert not shard.store._tombstones
+    assert not shard.store._custom
+    assert push(shard, "a", job_id=job_id).accepted
+
+
+def test_the_tombstone_of_a_kept_record_never_ages():
+    shard = a_shard(checked=False)
+    dead = push(shard, "a", attempts=1, job_id="order-1")
+    fail(shard, pull(shard).job)
+    for days in range(1, 30):
+        tick(shard, at=days * 24 * 3_600_000)
+
+    assert view(shard, dead.id)["state"] == "dead"
+    assert not push(shard, "a", job_id="order-1").accepted

@@ -4,7 +4,7 @@ import pytest
 
 from pyq.errors import Status
 from pyq.limits import HISTORY_MAX
-from pyq.messages import Ack, Fail
+from pyq.messages import Ack, Extend, Fail, Get, Heartbeat, Progress, Release, Result
 from tests.support.shards import (
     REPEAT,
     a_shard,
@@ -525,3 +525,26 @@ def test_progress_is_kept_with_the_job():
     assert ack(shard, job).accepted
     assert progress(shard, job, value=b"30").stale
     assert view(shard, pushed.id)["progress"] == b"20"
+
+
+def test_a_job_of_another_shard_is_not_called_stale():
+    # Was a bug: whoever believed it dropped work that was still his.
+    shard = a_shard(shard=0, shards_count=2)
+    stranger = (b"\1" * 14 + b"\0\1", bytes(20))
+    origin = shard.origin("worker-a")
+    commands = [
+        Ack(origin, [(*stranger, None)]),
+        Fail(shard.origin("worker-a"), [(*stranger, "boom", "", None, False, -1)]),
+        Release(shard.origin("worker-a"), [(*stranger, 0)]),
+        Extend(shard.origin("worker-a"), [(*stranger, 1_000)]),
+        Progress(shard.origin("worker-a"), [(*stranger, b"")]),
+        Heartbeat(shard.origin("worker-a"), [stranger]),
+    ]
+    for command in commands:
+        (answer,) = shard.send(command)
+        assert answer.body[1][0][1] == Status.WRONG_SHARD, command
+    for command in (
+        Get(shard.origin("reader"), stranger[0]),
+        Result(shard.origin("reader"), stranger[0]),
+    ):
+        assert shard.send(command)[0].status is Status.WRONG_SHARD

@@ -85,3 +85,7 @@ def test_backslashes_in_the_output_are_not_taken_for_escapes(pieces):
     raw = b"".join(pieces)
 
     assert as_bytes(*as_text(raw)) == raw
+
+
+def test_a_mebibyte_of_each_stream_is_kept():
+    assert OUTPUT_BYTES_MAX == 1 << 20, "docs/shell-jobs.md promises it"

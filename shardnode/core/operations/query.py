@@ -34,6 +34,8 @@ from shardnode.core.state import Job, ParkedResult, ShardState
 
 def get(state: ShardState, command: Get, now: Now, found: Found | None) -> Effects | Need:
     """One job by id, or every match of a custom id."""
+    if command.id is not None and not state.owns(command.id):
+        return _wrong_shard(state, command)
     live = _live_matches(state, command)
     if found is None and (keys := _get_keys(state, command, live)):
         return Need(keys)
@@ -99,6 +101,8 @@ def counts(state: ShardState, command: Counts, now: Now) -> Effects:
 def result(state: ShardState, command: Result, now: Now, found: Found | None) -> Effects | Need:
     """How a job ended, and with what; waits for the end, at most `wait_ms`."""
     job = state.jobs.get(command.id)
+    if job is None and not state.owns(command.id):
+        return _wrong_shard(state, command)
     if job is not None:
         if command.wait_ms == 0 or state.parked_count >= PARKED_MAX:
             return _answer(command, [job.state.word, None, ""])
@@ -240,6 +244,11 @@ def _get_keys(state: ShardState, command: Get, live: list[Job]) -> list[Key]:
         known = queue is not None and not live
         return [("custom", queue.number, command.job_id)] if known and queue else []
     return [("custom_any", command.job_id)]
+
+
+def _wrong_shard(state: ShardState, command: Get | Result) -> Effects:
+    sentence = f"this job does not live on shard {state.shard}"
+    return Effects(replies=[Reply(command.origin, Status.WRONG_SHARD, error_body(sentence))])
 
 
 def _answer(command: Result, body: list[object]) -> Effects:

@@ -47,7 +47,7 @@ def ack(state: ShardState, command: Ack, now: Now, found: Found | None) -> Effec
                 if lease.end is ACKED:
                     exceptions.append([index, Status.OK, REPLAYED])
                     continue
-        exceptions.append(_refuse(index, job_id, token, ACKED, found))
+        exceptions.append(_refuse(state, index, job_id, token, ACKED, found))
     complete(state, done, now, effects)
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
@@ -68,7 +68,7 @@ def fail(state: ShardState, command: Fail, now: Now, found: Found | None) -> Eff
         if job is None and job_id in effects.ended:  # killed by an earlier item of this batch
             exceptions.append(_repeated(index, effects.ended[job_id], LeaseEnd.FAILED, token))
         elif job is None or job.lease is None or job.lease.token != token:
-            exceptions.append(_refuse(index, job_id, token, LeaseEnd.FAILED, found))
+            exceptions.append(_refuse(state, index, job_id, token, LeaseEnd.FAILED, found))
         elif job.state is not ACTIVE:
             exceptions.append(_repeated(index, job, LeaseEnd.FAILED, token))
         else:
@@ -110,7 +110,7 @@ def release(state: ShardState, command: Release, now: Now) -> Effects:
     for index, (job_id, token, delay_ms) in enumerate(command.items):
         job = state.jobs.get(job_id)
         if job is None or job.lease is None or job.lease.token != token:
-            exceptions.append([index, Status.STALE_TOKEN, STALE])
+            exceptions.append(stale(state, index, job_id))
         elif job.state is not ACTIVE:
             exceptions.append(_repeated(index, job, LeaseEnd.RELEASED, token))
         else:
@@ -126,7 +126,7 @@ def extend(state: ShardState, command: Extend, now: Now) -> Effects:
     for index, (job_id, token, lease_ms) in enumerate(command.items):
         job = state.jobs.get(job_id)
         if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
-            exceptions.append([index, Status.STALE_TOKEN, STALE])
+            exceptions.append(stale(state, index, job_id))
             continue
         job.lease.beat_at = now.mono_ms + lease_ms - job.lease.grant.lease_ms
         job.lease.suspect = False
@@ -141,13 +141,20 @@ def progress(state: ShardState, command: Progress, now: Now) -> Effects:
     for index, (job_id, token, value) in enumerate(command.items):
         job = state.jobs.get(job_id)
         if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
-            exceptions.append([index, Status.STALE_TOKEN, STALE])
+            exceptions.append(stale(state, index, job_id))
             continue
         job.need_detail().progress = value
         effects.changed[job.seq] = job
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
     return effects
+
+
+def stale(state: ShardState, index: int, job_id: bytes) -> list[object]:
+    """Return the answer about a lease that is over, or that never was on this shard."""
+    if not state.owns(job_id):
+        return [index, Status.WRONG_SHARD, f"this job does not live on shard {state.shard}"]
+    return [index, Status.STALE_TOKEN, STALE]
 
 
 def _results_fit(state: ShardState, results: list[bytes | None]) -> bool:
@@ -174,7 +181,12 @@ def _gone_repeats(state: ShardState, command: Ack | Fail) -> Need | None:
 
 
 def _refuse(
-    index: int, job_id: bytes, token: bytes, end: LeaseEnd, found: Found | None
+    state: ShardState,
+    index: int,
+    job_id: bytes,
+    token: bytes,
+    end: LeaseEnd,
+    found: Found | None,
 ) -> list[object]:
     """Return the answer to a token that is not the job's: stale, or seen before."""
     known = found.get(("job", job_id)) if found else None
@@ -183,7 +195,7 @@ def _refuse(
     verdict = COMPLETED if end is ACKED else DEAD
     if isinstance(known, Tombstone) and known.digest == token[4:12] and known.verdict == verdict:
         return [index, Status.OK, REPLAYED]
-    return [index, Status.STALE_TOKEN, STALE]
+    return stale(state, index, job_id)
 
 
 def _repeated(index: int, job: Job, end: LeaseEnd, token: bytes) -> list[object]:

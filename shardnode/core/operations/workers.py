@@ -19,7 +19,7 @@ from pyq.messages import (
 from shardnode.core.effects import Effects, Now
 from shardnode.core.lifecycle import give_back
 from shardnode.core.operations.pull import expire_pull
-from shardnode.core.operations.settle import STALE
+from shardnode.core.operations.settle import stale
 from shardnode.core.state import ParkedBeat, ShardState, WorkerEntry
 
 FORGOTTEN_AFTER_MS = 60 * SECOND_MS  # without a heartbeat
@@ -31,7 +31,7 @@ def heartbeat(state: ShardState, command: Heartbeat, now: Now) -> Effects:
     for index, (job_id, token) in enumerate(command.items):
         job = state.jobs.get(job_id)
         if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
-            exceptions.append([index, Status.STALE_TOKEN, STALE])
+            exceptions.append(stale(state, index, job_id))
             continue
         lease = job.lease
         lease.beat_at = max(lease.beat_at, now.mono_ms)
