@@ -15,7 +15,7 @@ LATE = re.compile(rf"({'|'.join(PACKAGES)})(\.[a-z_]+)+")
 IMPURE = {
     "apsw", "asyncio", "logging", "os", "random", "secrets", "select", "selectors", "shutil",
     "signal", "socket", "sqlite3", "structlog", "subprocess", "tempfile", "threading", "time",
-    "multiprocessing", "zmq",
+    "datetime", "multiprocessing", "zmq",
 }  # fmt: skip
 NAMED_PURE = (
     "router/routing.py",
@@ -33,7 +33,10 @@ NAMED_PURE = (
     "pyq/wire.py",
 )
 # `pyq.ids` is made of time and chance; what the core takes from it reads them from an id only.
-IMPURE_OF_OURS = {"pyq.process", "pyq.connection", "pyq.client", "pyq.worker"}
+IMPURE_OF_OURS = {
+    "pyq.process", "pyq.connection", "pyq.client", "pyq.worker", "pyq.log", "pyq.handoff",
+    "pyq.heartbeats", "pyq.fetcher", "pyq.queue", "pyq.handle",
+}  # fmt: skip
 
 
 def modules(package: str) -> list[Path]:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from pyq.errors import ERRORS_BY_STATUS, PyqError, Status
-from pyq.job import JobState
+from pyq.job import MOVES, JobState
 from pyq.messages import _PARSERS
+from pyq.options import DEFAULT_OPTIONS, OPTION_NAMES
 from pyq.routes import slot_of
 from pyq.wire import (
     ALL_SHARDS,
@@ -94,3 +95,22 @@ def test_a_shard_knows_every_verb_but_those_of_others():
 
 def test_states_that_a_reply_names_are_words():
     assert {state.word for state in JobState} >= {"waiting", "active", "completed", "dead"}
+
+
+def test_the_table_of_moves_is_the_one_in_the_code():
+    documented = {(row[0], row[1]): row[2] for row in table("The life of a job")}
+    assert documented == {
+        (before.word if before else "-", after.word): when
+        for (before, after), when in MOVES.items()
+    }
+
+
+def test_the_table_of_options_has_every_option_and_its_default():
+    part = PAGE.split("| option | type | default | bounds |", 1)[1]
+    rows = [line.strip("|").split("|") for line in part.splitlines()[2:10]]
+    documented = {row[0].strip(" `"): row[2].strip(" `") for row in rows}
+    assert documented.keys() == set(OPTION_NAMES)
+    assert documented["attempts"] == str(DEFAULT_OPTIONS.attempts)
+    assert documented["priority"] == str(DEFAULT_OPTIONS.priority)
+    backoff = DEFAULT_OPTIONS.backoff.to_wire()
+    assert documented["backoff"] == str([int(n) if n == int(n) else n for n in backoff[:4]] + [[]])
