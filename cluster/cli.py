@@ -40,6 +40,7 @@ _COMMANDS = {
     "enqueue": "enqueue:enqueue",
     "list": "jobs:list_jobs",
     "show": "jobs:show",
+    "cancel": "jobs:cancel",
     "dlq": "dlq:dlq",
     "worker": "worker:worker",
     "run": "run:run",

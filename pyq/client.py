@@ -176,15 +176,27 @@ class Client:
 
         Raises the error of the first that could not.
         """
-        revived_count = 0
+        return self._change(Verb.RETRY, ids)
+
+    def cancel_ids(self, ids: Sequence[bytes]) -> int:
+        """Take back waiting and delayed jobs; return how many. Raises the first's error."""
+        return self._change(Verb.CANCEL, ids)
+
+    def purge_ids(self, ids: Sequence[bytes]) -> int:
+        """Forget dead jobs; return how many. Raises the error of the first that could not."""
+        return self._change(Verb.PURGE, ids)
+
+    def _change(self, verb: int, ids: Sequence[bytes]) -> int:
+        changed_count = 0
         for first in range(0, len(ids), BATCH_JOBS_MAX):
             items = [[job_id] for job_id in ids[first : first + BATCH_JOBS_MAX]]
-            count, exceptions = self.connection().request(Verb.RETRY, [items], slot=ALL_SHARDS).body
-            revived_count += count - len(exceptions)
+            reply = self.connection().request(verb, [items], slot=ALL_SHARDS)
+            count, exceptions = reply.body
+            changed_count += count - len(exceptions)
             for _, status, detail in exceptions:
                 if status != Status.OK:
                     raise item_error(status, detail)
-        return revived_count
+        return changed_count
 
     def stats(self, *, partial: bool = False) -> Rows:
         """Return one dict of counters per shard, in order, with its number under `shard`."""

@@ -95,6 +95,14 @@ class Job:
         """
         return self._queue.client.retry_ids([self._id]) == 1
 
+    def cancel(self) -> bool:
+        """Take the job back before it runs.
+
+        Returns True, or False if it was gone already. Raises Conflict when it runs or has
+        ended, and NotFound when it is not known.
+        """
+        return self._queue.client.cancel_ids([self._id]) == 1
+
     def _ended(self, timeout: Duration | None) -> tuple[str, bytes | None, str]:
         left_ms = _FOREVER_MS
         if timeout is not None:

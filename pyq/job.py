@@ -46,6 +46,9 @@ MOVES: dict[tuple[JobState | None, JobState], str] = {
     (DELAYED, COMPLETED): "late ack of the last holder, nobody leased it since",
     (DEAD, WAITING): "dead-letter retry",
     (COMPLETED, GONE): "retention",
+    (DEAD, GONE): "purged",
+    (WAITING, GONE): "cancelled",
+    (DELAYED, GONE): "cancelled",
 }
 
 # Words that users of other queues bring along, accepted as filters.

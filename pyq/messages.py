@@ -160,6 +160,18 @@ class Retry:
 
 
 @dataclass(slots=True)
+class Cancel:
+    origin: Origin
+    items: Sequence[tuple[bytes]]  # ids of waiting or delayed jobs
+
+
+@dataclass(slots=True)
+class Purge:
+    origin: Origin
+    items: Sequence[tuple[bytes]]  # ids of dead jobs
+
+
+@dataclass(slots=True)
 class Get:
     """One job by its id, or by a custom id in `queue` (empty: in every queue of the shard)."""
 
@@ -237,7 +249,8 @@ class Goodbye:
 
 Command: TypeAlias = (
     Push | Pull | Unpull | Return | Ack | Fail | Release | Heartbeat | Extend | Progress
-    | Retry | Get | List | Counts | Result | Sweep | Stats | Ping | Workers | StopWorkers | Goodbye
+    | Retry | Cancel | Purge | Get | List | Counts | Result
+    | Sweep | Stats | Ping | Workers | StopWorkers | Goodbye
 )  # fmt: skip
 
 
@@ -493,12 +506,24 @@ def _progress(header: Header, origin: Origin, body: tuple[Any, ...]) -> Progress
     return Progress(origin, items)
 
 
-def _retry(header: Header, origin: Origin, body: tuple[Any, ...]) -> Retry:
+def _ids(body: tuple[Any, ...]) -> tuple[Any, ...]:
     items = _items(body)
     for item in items:
         _need(type(item) is tuple and len(item) == 1, "an item is not an array of 1")
         _job_id(item[0])
-    return Retry(origin, items)
+    return items
+
+
+def _retry(header: Header, origin: Origin, body: tuple[Any, ...]) -> Retry:
+    return Retry(origin, _ids(body))
+
+
+def _cancel(header: Header, origin: Origin, body: tuple[Any, ...]) -> Cancel:
+    return Cancel(origin, _ids(body))
+
+
+def _purge(header: Header, origin: Origin, body: tuple[Any, ...]) -> Purge:
+    return Purge(origin, _ids(body))
 
 
 def _get(header: Header, origin: Origin, body: tuple[Any, ...]) -> Get:
@@ -569,4 +594,6 @@ _PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
     Verb.STOP_WORKERS: _stop_workers,
     Verb.GOODBYE: _goodbye,
     Verb.RETRY: _retry,
+    Verb.CANCEL: _cancel,
+    Verb.PURGE: _purge,
 }

@@ -58,6 +58,8 @@ class Verb(IntEnum):
     PROCESSES = 22  # supervisor: its table of children
     SHUTDOWN = 23  # supervisor: stop the cluster
     RETRY = 24  # dead jobs start afresh
+    CANCEL = 25  # waiting and delayed jobs are taken back
+    PURGE = 26  # dead jobs are forgotten
 
 
 class Flag(IntFlag):

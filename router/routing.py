@@ -25,7 +25,12 @@ from pyq.wire import (
 
 # Batches about jobs named by id: with the route "all shards" their items may belong to
 # several shards, each item to the one that its id names.
-SPLIT_VERBS = frozenset((Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.EXTEND, Verb.PROGRESS, Verb.RETRY))
+SPLIT_VERBS = frozenset(
+    (
+        *(Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.EXTEND, Verb.PROGRESS),
+        *(Verb.RETRY, Verb.CANCEL, Verb.PURGE),
+    )
+)
 # Questions and orders that every shard gets as they are.
 SCATTER_VERBS = frozenset(
     (Verb.PING, Verb.GET, Verb.LIST, Verb.COUNTS, Verb.STATS, Verb.WORKERS, Verb.STOP_WORKERS)

@@ -1,15 +1,21 @@
 """`pyq-cluster dlq`: dead letters, and their second chance."""
 
+import sys
+from typing import TYPE_CHECKING
+
 import click
 
+from cluster.commands.jobs import id_of, the_job
 from cluster.commands.options import ignored_data_option, json_option, url_option
 from cluster.refusals import CommandFailed
-from pyq.errors import NotFound
+
+if TYPE_CHECKING:
+    import pyq
 
 
 @click.group()
 def dlq() -> None:
-    """Look at dead jobs, and let them start afresh."""
+    """Look at dead jobs, let them start afresh, or forget them."""
 
 
 @dlq.command("list")
@@ -42,23 +48,54 @@ def retry(
 ) -> None:
     """Let a dead job start afresh, or all of them."""
     import pyq
-    from pyq.ids import id_from_text
 
+    with pyq.connect(url) as client:
+        count = client.retry_ids(_chosen(client, "retry", name, job_id, queue, everything))
+    click.echo(f"{count} job{'' if count == 1 else 's'} waiting again")
+
+
+@dlq.command()
+@click.argument("name", required=False, metavar="[ID]")
+@click.option("--id", "job_id", default=None, help="Name or uuid of the job.")
+@click.option("--queue", default=None, help="Queue of the job; with --all: only this queue.")
+@click.option("--all", "everything", is_flag=True, help="All dead jobs.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+@ignored_data_option
+def purge(
+    name: str | None,
+    job_id: str | None,
+    queue: str | None,
+    everything: bool,
+    yes: bool,
+    url: str,
+) -> None:
+    """Forget a dead job for good, or all of them."""
+    import pyq
+
+    with pyq.connect(url) as client:
+        ids = _chosen(client, "purge", name, job_id, queue, everything)
+        jobs = f"{len(ids)} dead job{'' if len(ids) == 1 else 's'}"
+        if ids and not yes:
+            if not sys.stdin.isatty():
+                raise CommandFailed(5, f"this forgets {jobs} for good; say --yes if you mean it")
+            click.confirm(f"Forget {jobs} for good?", abort=True)
+        count = client.purge_ids(ids)
+    click.echo(f"{count} job{'' if count == 1 else 's'} forgotten")
+
+
+def _chosen(
+    client: "pyq.Client",
+    verb: str,
+    name: str | None,
+    job_id: str | None,
+    queue: str | None,
+    everything: bool,
+) -> list[bytes]:
+    """Return the ids that the options name: of one job, or of all dead ones."""
     wanted = name or job_id
     if (wanted is None) != everything or (name is not None and job_id is not None):
-        raise click.UsageError("name one job: `dlq retry ID` or `dlq retry --id ID`; or --all")
-    with pyq.connect(url) as client:
-        if everything:
-            views = list(client.jobs(queue, "dead", payload=False, result=False))
-        else:
-            views = client.find(str(wanted), queue, payload=False, result=False)
-            if not views:
-                raise NotFound(f"no job is called {wanted}; `pyq-cluster dlq list` shows the dead")
-            if len(views) > 1:
-                queues = ", ".join(sorted(str(view["queue"]) for view in views))
-                raise CommandFailed(
-                    5, f"{wanted} is in the queues {queues}; say which with --queue"
-                )
-        ids = [id_bytes for view in views if (id_bytes := id_from_text(view["id"])) is not None]
-        count = client.retry_ids(ids)
-    click.echo(f"{count} job{'' if count == 1 else 's'} waiting again")
+        raise click.UsageError(f"name one job: `dlq {verb} ID` or `dlq {verb} --id ID`; or --all")
+    if wanted is not None:
+        return [id_of(the_job(client, wanted, queue, details=False))]
+    return [id_of(view) for view in client.jobs(queue, "dead", payload=False, result=False)]

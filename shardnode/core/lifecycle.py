@@ -5,7 +5,7 @@ those who wait. MOVES (pyq/job.py) lists what is legal; nothing else changes a s
 """
 
 from pyq.errors import Status
-from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, LEGAL, WAITING, JobState
+from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, GONE, LEGAL, WAITING, JobState
 from pyq.limits import ERROR_BYTES_MAX, HISTORY_MAX, LINGER_BYTES_MAX
 from pyq.messages import Reply
 from shardnode.core.backoff import backoff_ms, chance
@@ -172,6 +172,26 @@ def kill(state: ShardState, job: Job, reason: str, now: Now, effects: Effects) -
     job.queue.dead[job.seq] = None
     effects.changed[job.seq] = job
     answer_waiting(state, job.id, [DEAD.word, None, detail.error], effects)
+
+
+def remove_waiting(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
+    """A job that waits or is delayed is taken back: only its tombstone stays."""
+    in_line = job.state is WAITING
+    _move(job, GONE)
+    job.queue.counts[GONE] -= 1
+    if in_line:
+        job.queue.line.discard()
+    job.updated_at = now.wall_ms
+    _leave_memory(state, job, effects)
+    effects.forgotten.append(job.seq)
+
+
+def remove_dead(job: Job, effects: Effects) -> None:
+    """A dead letter is forgotten: its tombstone is there already, and stays."""
+    assert LEGAL[DEAD][GONE]
+    del job.queue.dead[job.seq]
+    job.queue.counts[DEAD] -= 1
+    effects.forgotten.append(job.seq)
 
 
 def retry_or_kill(

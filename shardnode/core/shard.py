@@ -12,6 +12,7 @@ from pyq.limits import (
 )
 from pyq.messages import (
     Ack,
+    Cancel,
     Command,
     Counts,
     Extend,
@@ -23,6 +24,7 @@ from pyq.messages import (
     Ping,
     Progress,
     Pull,
+    Purge,
     Push,
     Release,
     Result,
@@ -55,6 +57,7 @@ from shardnode.core.operations.query import (
     result,
     stats,
 )
+from shardnode.core.operations.removal import cancel, purge
 from shardnode.core.operations.settle import ack, extend, fail, progress, release
 from shardnode.core.operations.sweep import end_timed_out, router_seen, sweep, sweep_if_overdue
 from shardnode.core.operations.workers import (
@@ -76,6 +79,8 @@ _READING: dict[type, Callable[[ShardState, Any, Now, Found | None], Effects | Ne
     List: list_jobs,
     Result: result,
     Retry: retry,
+    Cancel: cancel,
+    Purge: purge,
 }
 _PLAIN: dict[type, Callable[[ShardState, Any, Now], Effects]] = {
     Pull: pull,

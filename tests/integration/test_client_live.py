@@ -178,6 +178,20 @@ def test_a_dead_job_is_retried(queue: pyq.Queue) -> None:
         job.retry()
 
 
+def test_a_waiting_job_is_cancelled_and_a_dead_one_purged(queue: pyq.Queue) -> None:
+    job = queue.add("later", 1, delay=60)
+    assert job.cancel()
+    with pytest.raises(pyq.JobGone):
+        job.result(timeout=5)
+    dead = queue.add("flaky", 1, attempts=1)
+    with a_worker(queue, lambda job: 1 // 0):
+        assert dead.wait(timeout=10) == "dead"
+    with pytest.raises(pyq.Conflict, match="the job is dead, not waiting or delayed"):
+        dead.cancel()
+    assert queue.client.purge_ids([dead._id]) == 1
+    assert list(queue.jobs()) == []
+
+
 def test_outcomes(queue: pyq.Queue) -> None:
     def handler(job: pyq.JobContext) -> Any:
         if job.name == "discard":

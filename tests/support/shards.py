@@ -15,6 +15,7 @@ from pyq.errors import Status
 from pyq.limits import FRAME_BYTES_MAX, LEASE_MS_DEFAULT
 from pyq.messages import (
     Ack,
+    Cancel,
     Command,
     Counts,
     Extend,
@@ -28,6 +29,7 @@ from pyq.messages import (
     Ping,
     Progress,
     Pull,
+    Purge,
     Push,
     Release,
     Reply,
@@ -64,7 +66,7 @@ VERBS: dict[type, Verb] = {
     kind: Verb[kind.__name__.upper()]
     for kind in (
         Push, Pull, Unpull, Return, Ack, Fail, Release, Heartbeat, Extend, Progress,
-        Get, List, Counts, Result, Sweep, Workers, Goodbye, Retry,
+        Get, List, Counts, Result, Sweep, Workers, Goodbye, Retry, Cancel, Purge,
         Ping, Stats,
     )
 } | {StopWorkers: Verb.STOP_WORKERS}  # fmt: skip

@@ -24,7 +24,7 @@ def test_rows_say_what_the_table_says():
             assert LEGAL[source][target] == (key in MOVES)
 
 
-@pytest.mark.parametrize(("end", "targets"), [(COMPLETED, {GONE}), (DEAD, {WAITING})])
+@pytest.mark.parametrize(("end", "targets"), [(COMPLETED, {GONE}), (DEAD, {GONE, WAITING})])
 def test_an_ended_job_only_leaves_or_is_retried(end, targets):
     assert {target for source, target in MOVES if source is end} == targets
 
