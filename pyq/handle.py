@@ -25,7 +25,8 @@ class Job:
     """A job in a queue. Made by `Queue.add`, `add_bulk` and `get`, never by hand.
 
     `name` is its name, `job_id` the custom id or None. `deduplicated` is True when the
-    custom id was taken: nothing was added, and this is the job that has it.
+    custom id was taken: nothing was added, and this is the job that has it. `forgotten` is
+    True when that job has ended and its record is gone, so that only its name is left.
     """
 
     __slots__ = ("_id", "_queue", "deduplicated", "forgotten", "job_id", "name")

@@ -412,7 +412,7 @@ def _apply_exception(job: Job, status: int, detail: Any) -> None:
     if isinstance(detail, tuple) and len(detail) >= 2 and detail[0] == "exists":
         # Its own id: a repeat of this very add, which had arrived the first time.
         job.deduplicated = detail[1] != job._id
-        job.forgotten = len(detail) >= 3 and detail[2] == "forgotten"
+        job.forgotten = len(detail) >= 3 and detail[2] in ("forgotten", "removed")
         job._id = detail[1]
 
 

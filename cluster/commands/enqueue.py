@@ -62,8 +62,8 @@ def enqueue(
         click.echo(json.dumps(found))
     elif job.forgotten:
         click.echo(
-            f"{job_id} ran in queue {queue} before and its record is forgotten, but its name is"
-            " taken; nothing was added: choose another --id"
+            f"a job {job_id} was in queue {queue} before and is gone, but its name stays taken for"
+            " seven days; nothing was added: choose another --id"
         )
     elif job.deduplicated:
         click.echo(f"{job_id} is in queue {queue} already; nothing was added")

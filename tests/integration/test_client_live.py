@@ -189,6 +189,10 @@ def test_a_waiting_job_is_cancelled_and_a_dead_one_purged(queue: pyq.Queue) -> N
     with pytest.raises(pyq.Conflict, match="the job is dead, not waiting or delayed"):
         dead.cancel()
     assert queue.client.purge_ids([dead._id]) == 1
+    named = queue.add("later", 1, delay=60, job_id="once")
+    assert named.cancel()
+    again = queue.add("later", 1, job_id="once")
+    assert (again.deduplicated, again.forgotten, again.id) == (True, True, named.id)
     assert list(queue.jobs()) == []
 
 
