@@ -46,7 +46,7 @@ _COMMANDS = {
     "run": "run:run",
 }
 _PROCESSES = ("up", "run")
-_QUICK = ("health", "status", "enqueue", "list", "show")
+_QUICK = ("health", "status", "enqueue", "list", "show", "cancel")
 
 
 class _Commands(click.Group):

@@ -107,7 +107,10 @@ def complete(
     for job, result in done:
         seq = job.seq
         queue = job.queue
-        if job.state is ACTIVE:
+        before = job.state
+        job.state = COMPLETED
+        queue.counts[before] -= 1
+        if before is ACTIVE:
             del processing[seq]
             lease = job.lease
             assert lease is not None
@@ -115,15 +118,10 @@ def complete(
             grant.jobs_count -= 1
             if not grant.jobs_count:
                 state.grants.pop(grant.request_id, None)
-            queue.counts[ACTIVE] -= 1
-        else:
-            assert LEGAL[job.state][COMPLETED]
-            queue.counts[job.state] -= 1
-            in_line = job.state is WAITING
-            job.state = COMPLETED
-            if in_line:
-                queue.line.discard()  # a late ack: the entry in the line becomes stale
-        job.state = COMPLETED
+        else:  # a late ack
+            assert LEGAL[before][COMPLETED]
+            if before is WAITING:
+                queue.line.discard()  # its entry in the line has become stale
         job.updated_at = wall_ms
         del jobs[job.id]
         ended[job.id] = job

@@ -4,7 +4,19 @@ import pytest
 
 from pyq.errors import Status
 from pyq.limits import HISTORY_MAX
-from pyq.messages import Ack, Extend, Fail, Get, Heartbeat, Progress, Release, Result
+from pyq.messages import (
+    Ack,
+    Cancel,
+    Extend,
+    Fail,
+    Get,
+    Heartbeat,
+    Progress,
+    Purge,
+    Release,
+    Result,
+    Retry,
+)
 from tests.support.shards import (
     REPEAT,
     a_shard,
@@ -539,6 +551,9 @@ def test_a_job_of_another_shard_is_not_called_stale():
         Extend(shard.origin("worker-a"), [(*stranger, 1_000)]),
         Progress(shard.origin("worker-a"), [(*stranger, b"")]),
         Heartbeat(shard.origin("worker-a"), [stranger]),
+        Retry(shard.origin("admin"), [stranger[:1]]),
+        Cancel(shard.origin("admin"), [stranger[:1]]),
+        Purge(shard.origin("admin"), [stranger[:1]]),
     ]
     for command in commands:
         (answer,) = shard.send(command)

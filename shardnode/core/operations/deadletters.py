@@ -9,6 +9,7 @@ from pyq.messages import Reply, Retry, batch_answer
 from pyq.wire import Flag
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored
 from shardnode.core.lifecycle import wake
+from shardnode.core.operations.removal import not_found
 from shardnode.core.state import Job, ShardState
 
 
@@ -31,7 +32,7 @@ def retry(state: ShardState, command: Retry, now: Now, found: Found | None) -> E
             continue
         known = found.get(("job", job_id))
         if not isinstance(known, Stored):
-            exceptions.append([index, Status.NOT_FOUND, "no such job, or it was forgotten"])
+            exceptions.append(not_found(state, index, job_id))
         elif known.job.state is not DEAD and command.origin.flags & Flag.REPEAT:
             exceptions.append([index, Status.OK, ["again", known.job.state.word]])
         elif known.job.state is not DEAD:

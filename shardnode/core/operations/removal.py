@@ -4,14 +4,14 @@ Nothing but the tombstone stays. What runs is not touched.
 """
 
 from pyq.errors import Status
-from pyq.job import ACTIVE, DEAD, DELAYED, GONE, WAITING
+from pyq.job import ACTIVE, DEAD, DELAYED, WAITING
 from pyq.messages import Cancel, Purge, Reply, batch_answer
 from pyq.wire import Flag
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
 from shardnode.core.lifecycle import answer_waiting, remove_dead, remove_waiting
-from shardnode.core.state import ShardState
+from shardnode.core.state import Job, ShardState
 
-UNKNOWN = "no such job, or it was forgotten"
+GONE_ALREADY = "gone"  # by the first sending, or an earlier item
 
 
 def cancel(state: ShardState, command: Cancel, now: Now, found: Found | None) -> Effects | Need:
@@ -20,16 +20,20 @@ def cancel(state: ShardState, command: Cancel, now: Now, found: Found | None) ->
         return need
     effects = Effects()
     exceptions: list[list[object]] = []
+    removed: set[bytes] = set()
     for index, (job_id,) in enumerate(command.items):
         job = state.jobs.get(job_id)
-        if job is None:
-            known = (found or {}).get(("job", job_id)) or effects.ended.get(job_id)
-            exceptions.append(_refusal(index, command, known))
+        if job_id in removed:
+            exceptions.append([index, Status.OK, GONE_ALREADY])
+        elif job is None:
+            known = (found or {}).get(("job", job_id))
+            exceptions.append(_refusal(state, index, job_id, command, known))
         elif job.state is ACTIVE:
             sentence = "the job is running; a running job cannot be taken back yet"
             exceptions.append([index, Status.CONFLICT, sentence])
         else:
             assert job.state in (WAITING, DELAYED), "only these live and are not active"
+            removed.add(job_id)
             remove_waiting(state, job, now, effects)
             answer_waiting(state, job_id, ["cancelled", None, ""], effects)
     body = batch_answer(len(command.items), exceptions)
@@ -43,19 +47,29 @@ def purge(state: ShardState, command: Purge, now: Now, found: Found | None) -> E
         return need
     effects = Effects()
     exceptions: list[list[object]] = []
-    purged: set[bytes] = set()
+    removed: set[bytes] = set()
     for index, (job_id,) in enumerate(command.items):
+        live = state.jobs.get(job_id)
         known = (found or {}).get(("job", job_id))
-        if isinstance(known, Stored) and known.job.state is DEAD and job_id not in purged:
-            purged.add(job_id)
+        if job_id in removed:
+            exceptions.append([index, Status.OK, GONE_ALREADY])
+        elif live is not None:
+            exceptions.append(_conflict(index, command, live))
+        elif isinstance(known, Stored) and known.job.state is DEAD:
+            removed.add(job_id)
             remove_dead(known.job, effects)
-        elif job_id in purged:
-            exceptions.append([index, Status.OK, "gone"])
         else:
-            exceptions.append(_refusal(index, command, known or state.jobs.get(job_id)))
+            exceptions.append(_refusal(state, index, job_id, command, known))
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
     return effects
+
+
+def not_found(state: ShardState, index: int, job_id: bytes) -> list[object]:
+    """Return the answer for an id that is not known here."""
+    if not state.owns(job_id):
+        return [index, Status.WRONG_SHARD, f"this job does not live on shard {state.shard}"]
+    return [index, Status.NOT_FOUND, "no such job, or it was forgotten"]
 
 
 def _unknown(state: ShardState, command: Cancel | Purge) -> Need | None:
@@ -63,16 +77,17 @@ def _unknown(state: ShardState, command: Cancel | Purge) -> Need | None:
     return Need(keys) if keys else None
 
 
-def _refusal(index: int, command: Cancel | Purge, known: object) -> list[object]:
-    """Return the answer for a job that is not in the state this is for."""
-    if known is None:
-        return [index, Status.NOT_FOUND, UNKNOWN]
-    gone = isinstance(known, Tombstone) or getattr(known, "state", None) is GONE
-    if gone and (command.origin.flags & Flag.REPEAT or not isinstance(known, Tombstone)):
-        return [index, Status.OK, "gone"]  # by the first sending, or an earlier item
-    if isinstance(known, Tombstone):
-        return [index, Status.NOT_FOUND, UNKNOWN]
-    job = known.job if isinstance(known, Stored) else known
-    word = job.state.word  # type: ignore[attr-defined]  # a Job: everything else is above
+def _refusal(
+    state: ShardState, index: int, job_id: bytes, command: Cancel | Purge, known: object
+) -> list[object]:
+    """Return the answer for a job that is not in memory, nor what this is for."""
+    if isinstance(known, Stored):
+        return _conflict(index, command, known.job)
+    if isinstance(known, Tombstone) and command.origin.flags & Flag.REPEAT:
+        return [index, Status.OK, GONE_ALREADY]
+    return not_found(state, index, job_id)
+
+
+def _conflict(index: int, command: Cancel | Purge, job: Job) -> list[object]:
     wanted = "waiting or delayed" if isinstance(command, Cancel) else "dead"
-    return [index, Status.CONFLICT, f"the job is {word}, not {wanted}"]
+    return [index, Status.CONFLICT, f"the job is {job.state.word}, not {wanted}"]
