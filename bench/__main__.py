@@ -57,6 +57,17 @@ def restart(jobs: int, as_json: bool) -> None:
 
 
 @main.command()
+@click.option("--jobs", default=1_000_000, help="waiting jobs", show_default=True)
+@click.option("--payload", default=1_024, help="bytes of each payload", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="one JSON object on standard output")
+def backlog(jobs: int, payload: int, as_json: bool) -> None:
+    """Many waiting jobs in one shard: memory per job, speed of draining against a short queue."""
+    from bench.backlog import measure_backlog
+
+    _show("backlog", measure_backlog(jobs, payload), as_json)
+
+
+@main.command()
 @click.option("--json", "as_json", is_flag=True, help="one JSON object on standard output")
 def line(as_json: bool) -> None:
     """The line of waiting jobs against two heaps: nanoseconds for one take and one add."""

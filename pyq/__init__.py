@@ -16,7 +16,9 @@ from pyq.errors import (
     Busy,
     Conflict,
     DiskFull,
+    JobCancelled,
     JobEnded,
+    JobExpired,
     JobFailed,
     JobGone,
     NotFound,
@@ -38,8 +40,11 @@ from pyq.outcomes import Discard, Failed, Outcome, Release, Retry, Snooze
 if TYPE_CHECKING:
     from pyq.client import Client, connect
     from pyq.context import JobContext
-    from pyq.handle import Job
-    from pyq.queue import Queue, exponential
+    from pyq.deadletters import DeadLetters
+    from pyq.events import Event, QueueEvents
+    from pyq.given_options import backoff_preview, exponential
+    from pyq.handle import Job, LogLine
+    from pyq.queue import Queue
     from pyq.worker import Worker
 
 # Imported on first use: a shard needs no client, and a producer no worker.
@@ -47,15 +52,23 @@ _LATE = {
     "connect": "pyq.client",
     "Client": "pyq.client",
     "Queue": "pyq.queue",
-    "exponential": "pyq.queue",
+    "exponential": "pyq.given_options",
+    "backoff_preview": "pyq.given_options",
     "Job": "pyq.handle",
+    "LogLine": "pyq.handle",
+    "DeadLetters": "pyq.deadletters",
+    "QueueEvents": "pyq.events",
+    "Event": "pyq.events",
     "Worker": "pyq.worker",
     "JobContext": "pyq.context",
 }
 
 __all__ = [
     # adding jobs and asking about them
-    "connect", "Client", "Queue", "Job", "Backoff", "exponential",
+    "connect", "Client", "Queue", "Job", "LogLine", "DeadLetters",
+    "Backoff", "exponential", "backoff_preview",
+    # what happens
+    "QueueEvents", "Event",
     # running jobs
     "Worker", "JobContext",
     # how a handler may end, other than by returning or failing
@@ -66,7 +79,7 @@ __all__ = [
     "Refused", "NotFound", "StaleToken", "Busy", "DiskFull", "Unavailable", "Unsupported",
     "Conflict",
     "BulkError", "OutcomeUnknown", "Unreachable",
-    "JobEnded", "JobFailed", "JobGone", "ResultExpired",
+    "JobEnded", "JobFailed", "JobGone", "JobCancelled", "JobExpired", "ResultExpired",
 ]  # fmt: skip
 
 

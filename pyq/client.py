@@ -4,20 +4,28 @@ Owns one connection per thread, questions to all shards at once, and how a job's
 looks to users. Adding jobs is in `queue.py`, waiting for one in `handle.py`.
 """
 
-import heapq
 import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pyq.codec import unpack
 from pyq.connection import Connection, Reply, cluster_url
 from pyq.durations import Duration, duration_ms
-from pyq.errors import BadOption, NotFound, PayloadError, Status, Unavailable, UsageError
+from pyq.errors import (
+    NotFound,
+    PayloadError,
+    PyqError,
+    Status,
+    Unavailable,
+    UsageError,
+    item_error,
+)
 from pyq.ids import id_from_text, id_to_text, slot_of_id
-from pyq.job import STATE_WORDS, JobState
+from pyq.job import JobState
 from pyq.limits import (
     BATCH_JOBS_MAX,
     CONNECT_MS_DEFAULT,
@@ -26,13 +34,14 @@ from pyq.limits import (
     REQUEST_MS_DEFAULT,
     WORKER_NAME_MAX,
 )
+from pyq.listing import Jobs, check_limit, check_state, filters_to_wire
 from pyq.options import check_name, check_queue
-from pyq.queue import Queue, item_error
+from pyq.queue import Queue
 from pyq.wire import ALL_SHARDS, BY_QUEUE, ROUTER, Verb, WireError, unpack_body
 
 # As in messages.py, whose import applications need not pay for.
 _WANT_PAYLOAD, _WANT_RESULT = 1, 2
-_PAGE = 200  # views of one LIST: with payloads a page stays well below a frame
+_CANCEL_REQUESTED = "cancel_requested"
 _AGAIN_S, _AGAIN_S_MAX = 0.05, 1.0
 
 
@@ -62,6 +71,17 @@ class CountsByQueue(dict[str, dict[str, int]]):
     """Counts of jobs by queue and state. `missing` as in Rows."""
 
     missing: tuple[int, ...] = ()
+
+
+class Changed(int):
+    """How many jobs were changed. `refused` is a list of (id, error) of those that could not be."""
+
+    refused: list[tuple[str, PyqError]]
+
+    def __new__(cls, count: int, refused: list[tuple[str, PyqError]]) -> "Changed":
+        changed = super().__new__(cls, count)
+        changed.refused = refused
+        return changed
 
 
 class Client:
@@ -119,22 +139,31 @@ class Client:
         state: str | None = None,
         limit: int | None = None,
         *,
+        name: str | None = None,
+        tag: str | None = None,
+        group: str | None = None,
+        reason: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         payload: bool = True,
         result: bool = True,
         partial: bool = False,
-    ) -> "Jobs":
+    ) -> Jobs:
         """Return an iterator over views of jobs, oldest first, fetched page by page.
 
-        Of one queue, or of all; in one state, or in any; at most `limit`. What changes
-        while it runs may or may not be seen. Its `missing` grows as shards fail to answer.
+        Of one queue, or of all; in one state, or in any; at most `limit`. Narrowed to those of
+        this `name`, with this `tag`, of this `group`, dead for this `reason`, added at or after
+        the aware datetime `since` and before `until`. `payload` and `result` say whether `data`
+        and `result` are fetched too. What changes while it runs may or may not be seen. Its
+        `missing` grows as shards fail to answer.
         """
-        if state is not None and state not in STATE_WORDS:
-            raise BadOption(f"state {state!r} is not one of {', '.join(sorted(STATE_WORDS))}")
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise BadOption(f"limit {limit!r} is not a whole number from 0 up")
+        if state is not None:
+            check_state(state)
+        check_limit(limit)
         if queue is not None:
             check_queue(queue)
-        return Jobs(self, queue, state, limit, _want(payload, result), partial)
+        filters = filters_to_wire(name, tag, group, reason, since, until)
+        return Jobs(self, queue, state, limit, _want(payload, result), partial, filters)
 
     def counts(self, queue: str | None = None, *, partial: bool = False) -> CountsByQueue:
         """Return {queue: {state: number of jobs}} of one queue or of all, every state named."""
@@ -172,31 +201,38 @@ class Client:
         return len({told for _, answer in scattered.answers for told in answer[1]})
 
     def retry_ids(self, ids: Sequence[bytes]) -> int:
-        """Let dead jobs, named by the bytes of their ids, start afresh; return how many did.
+        """Let dead or completed jobs, named by the bytes of their ids, start afresh.
 
-        Raises the error of the first that could not.
+        Returns how many did; all are tried, then the first error is raised.
         """
-        return self._change(Verb.RETRY, ids)
+        return _all_or_raise(self.change_ids(Verb.RETRY, ids))
 
     def cancel_ids(self, ids: Sequence[bytes]) -> int:
-        """Take back waiting and delayed jobs; return how many. Raises the first's error."""
-        return self._change(Verb.CANCEL, ids)
+        """Take back jobs that have not ended, as `Job.cancel` does.
+
+        Returns how many; all are tried, then the first error is raised.
+        """
+        return _all_or_raise(self.change_ids(Verb.CANCEL, ids))
 
     def purge_ids(self, ids: Sequence[bytes]) -> int:
-        """Forget dead jobs; return how many. Raises the error of the first that could not."""
-        return self._change(Verb.PURGE, ids)
+        """Forget dead jobs; return how many. All are tried, then the first error is raised."""
+        return _all_or_raise(self.change_ids(Verb.PURGE, ids))
 
-    def _change(self, verb: int, ids: Sequence[bytes]) -> int:
+    def change_ids(self, verb: int, ids: Sequence[bytes]) -> Changed:
+        """Ask for one change of many jobs, a batch at a time, and count those that were made."""
         changed_count = 0
+        refused: list[tuple[str, PyqError]] = []
         for first in range(0, len(ids), BATCH_JOBS_MAX):
-            items = [[job_id] for job_id in ids[first : first + BATCH_JOBS_MAX]]
-            reply = self.connection().request(verb, [items], slot=ALL_SHARDS)
+            batch = ids[first : first + BATCH_JOBS_MAX]
+            reply = self.connection().request(verb, [[[id] for id in batch]], slot=ALL_SHARDS)
             count, exceptions = reply.body
             changed_count += count - len(exceptions)
-            for _, status, detail in exceptions:
+            for index, status, detail in exceptions:
                 if status != Status.OK:
-                    raise item_error(status, detail)
-        return changed_count
+                    refused.append((id_to_text(batch[index]), item_error(status, detail)))
+                elif detail == _CANCEL_REQUESTED:
+                    changed_count += 1
+        return Changed(changed_count, refused)
 
     def stats(self, *, partial: bool = False) -> Rows:
         """Return one dict of counters per shard, in order, with its number under `shard`."""
@@ -247,6 +283,12 @@ class Client:
             connection = self._local.connection = Connection(self.url)
             self._connections.add(connection)
         return connection
+
+    def adopt(self, connection: Connection) -> None:
+        """Close a connection that somebody made for himself when the client is closed."""
+        if self._closed:
+            raise UsageError("the client is closed")
+        self._connections.add(connection)
 
     def view_of(
         self, id_bytes: bytes, *, payload: bool = True, result: bool = True
@@ -330,55 +372,10 @@ class Client:
             pause_s = min(pause_s * 2, _AGAIN_S_MAX)
 
 
-class Jobs(Iterator[dict[str, Any]]):
-    """An iterator over views of jobs. `missing` names shards that did not answer so far."""
-
-    def __init__(
-        self,
-        client: Client,
-        queue: str | None,
-        state: str | None,
-        limit: int | None,
-        want: int,
-        partial: bool,
-    ) -> None:
-        self.missing: tuple[int, ...] = ()
-        self._client = client
-        self._queue = queue
-        self._state = state
-        self._want = want
-        self._left = limit
-        self._partial = partial
-        self._views = self._all_views()
-
-    def __next__(self) -> dict[str, Any]:
-        if self._left == 0:
-            raise StopIteration
-        view = next(self._views)
-        if self._left is not None:
-            self._left -= 1
-        return view
-
-    def _all_views(self) -> Iterator[dict[str, Any]]:
-        if self._queue is not None:
-            yield from self._views_of_shard(0)
-            return
-        shards = [self._views_of_shard(shard) for shard in range(self._client.shard_count())]
-        yield from heapq.merge(*shards, key=lambda view: view["created_at"])
-
-    def _views_of_shard(self, shard: int) -> Iterator[dict[str, Any]]:
-        after: int | None = 0
-        while after is not None:
-            limit = _PAGE if self._left is None else max(1, min(_PAGE, self._left))
-            body = [self._state, after, limit, self._want]
-            try:
-                views, after = self._client.page_of(self._queue, shard, body)
-            except Unavailable:
-                if not self._partial:
-                    raise
-                self.missing = (*self.missing, shard)
-                return
-            yield from views
+def _all_or_raise(changed: Changed) -> int:
+    if changed.refused:
+        raise changed.refused[0][1]
+    return changed
 
 
 # --- answers of all shards --------------------------------------------------------------------
@@ -423,23 +420,28 @@ def _missing_sentence(scattered: _Scattered) -> str:
 
 
 def view_to_user(view: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a shard's view of a job as users see it: id as text, payload and result unpacked.
+    """Return a shard's view of a job as users see it: id as text, what was packed unpacked.
 
     What cannot be unpacked (written by another client) stays bytes.
     """
     row = dict(view)
     row["id"] = id_to_text(view["id"])
     row["history"] = [list(entry) for entry in view.get("history") or ()]
-    row["progress"] = _readable(view.get("progress"))
+    row["progress"] = readable(view.get("progress"))
+    if "tags" in row:
+        row["tags"] = list(view["tags"] or ())
+    if "meta" in row:
+        row["meta"] = readable(view["meta"] or None) or {}
     payload = row.pop("payload", None)
     if payload is not None:
-        row["data"] = _readable(payload)
+        row["data"] = readable(payload)
     if "result" in row:
-        row["result"] = _readable(view["result"])
+        row["result"] = readable(view["result"])
     return row
 
 
-def _readable(packed: bytes | None) -> Any:
+def readable(packed: bytes | None) -> Any:
+    """Return what was packed, or the bytes where they cannot be unpacked."""
     if packed is None:
         return None
     try:

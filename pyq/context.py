@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from pyq.codec import pack, unpack
 from pyq.durations import Duration, duration_ms
 from pyq.ids import id_to_text
-from pyq.limits import LEASE_MS_MAX, LEASE_MS_MIN, PROGRESS_BYTES_MAX
+from pyq.limits import LEASE_MS_MAX, LEASE_MS_MIN, LOG_LINE_BYTES_MAX, PROGRESS_BYTES_MAX
+from pyq.texts import fitted
 from pyq.wire import Verb
 
 if TYPE_CHECKING:
@@ -24,17 +25,20 @@ class JobContext:
     - `fence`: a number that grows from lease to lease of a job; keep it with what you write
       elsewhere, and refuse a smaller one, so that a late attempt changes nothing
     - `lost`: the lease has ended, somebody else may run the job; `timed_out`: the attempt took
-      longer than its timeout; `cancelled`: either, or the worker gave the job back because it
-      had to stop. The handler should return soon: its result will not count
+      longer than its timeout; `cancel_requested`: somebody took the job back, which is done once
+      the handler has ended, however it does; `cancelled`: any of these, or the worker gave the
+      job back because it had to stop. The handler should return soon: its result will not count
     """
 
     __slots__ = (
-        "_data", "_handoff", "_payload", "attempt", "attempts", "created_at", "deadline",
-        "failures", "fence", "id_bytes", "job_id", "lost", "name", "queue", "released", "settled",
-        "timed_out", "timeout_ms", "token",
+        "_data", "_handoff", "_payload", "attempt", "attempts", "cancel_requested", "created_at",
+        "deadline", "failures", "fence", "id_bytes", "job_id", "lease_ms", "lines_count", "lost",
+        "name", "queue", "released", "settled", "timed_out", "timeout_ms", "token",
     )  # fmt: skip
 
-    def __init__(self, handoff: "Handoff", queue: str, lease: tuple[Any, ...]) -> None:
+    def __init__(
+        self, handoff: "Handoff", queue: str, lease: tuple[Any, ...], lease_ms: int
+    ) -> None:
         (
             self.id_bytes,
             self.token,
@@ -50,7 +54,10 @@ class JobContext:
         ) = lease
         self.fence: int = more[0] if more else 0
         self.queue = queue
+        self.lease_ms = lease_ms  # as the shard granted it
+        self.lines_count = 0  # of the log, counted where they leave
         self.lost = False
+        self.cancel_requested = False
         self.timed_out = False
         self.released = False
         self.settled = False  # the worker has decided how this attempt ends
@@ -73,7 +80,7 @@ class JobContext:
     @property
     def cancelled(self) -> bool:
         """True when the result of this attempt will not count any more."""
-        return self.lost or self.timed_out or self.released
+        return self.lost or self.timed_out or self.released or self.cancel_requested
 
     @property
     def remaining(self) -> float | None:
@@ -87,6 +94,15 @@ class JobContext:
         """
         packed = pack(value, "progress", PROGRESS_BYTES_MAX)
         self._handoff.tell(self, Verb.PROGRESS, (self.id_bytes, self.token, packed))
+
+    def log(self, message: Any) -> None:
+        """Add a line to the job's log, read with `Job.logs`: `message` as text, at most 1 KiB of
+        UTF-8, longer ones are cut with a mark. The newest 1,000 lines of a job are kept.
+
+        Does not wait for the cluster, and reaches it before the end of the attempt does.
+        """
+        line = fitted(str(message), LOG_LINE_BYTES_MAX)
+        self._handoff.tell(self, Verb.LOG, (self.id_bytes, self.token, 0, [line]), len(line))
 
     def extend(self, duration: Duration) -> None:
         """Let the lease last at least this long from now: 0.1 s to an hour.

@@ -144,7 +144,15 @@ class JobFailed(JobEnded):
 
 
 class JobGone(JobEnded):
-    """The job was removed before it completed, or was never there."""
+    """The job was removed (drained, replaced, moved ...) before it completed, or never there."""
+
+
+class JobCancelled(JobGone):
+    """The job was taken back."""
+
+
+class JobExpired(JobGone):
+    """The job's `ttl` passed before its first attempt."""
 
 
 class ResultExpired(JobEnded):
@@ -169,3 +177,11 @@ ERRORS_BY_STATUS: dict[Status, type[PyqError]] = {
     Status.RETRY: OutcomeUnknown,
     Status.UNKNOWN: OutcomeUnknown,
 }
+
+
+def item_error(status: int, detail: Any) -> PyqError:
+    """Return the exception for an item of a batch answer whose status is not OK."""
+    sentence = detail[0] if isinstance(detail, tuple) and detail else detail
+    kind = ERRORS_BY_STATUS.get(status, Refused)  # type: ignore[call-overload]
+    error: PyqError = kind(str(sentence) if sentence else f"refused with code {status}")
+    return error

@@ -9,13 +9,14 @@ import itertools
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pyq.connection import Connection, Pending
 from pyq.context import JobContext
 from pyq.errors import ERRORS_BY_STATUS, Conflict, PyqError, Status
 from pyq.handoff import ENDINGS, Handoff, failure
-from pyq.lanes import OUT_VERBS, Lane, lanes_of
+from pyq.lanes import NEWS_VERBS, OUT_VERBS, Lane, lanes_of
 from pyq.limits import BATCH_JOBS_MAX, REPEAT_MS_MAX, REQUEST_MS_DEFAULT
 from pyq.wire import ROUTER, Verb, WireError, status_of, unpack_body
 
@@ -51,6 +52,7 @@ class Fetcher:
         self.lanes: list[Lane] = []
         self.stop_at: float | None = None  # when running handlers are given up; None: not stopping
         self.all_lost = False
+        self.on_shorter_lease: Callable[[], None] = lambda: None  # heartbeats must hurry
         self._lane_of: dict[str, Lane] = {}
         self._shards = 0
         self._concurrency = concurrency
@@ -147,7 +149,8 @@ class Fetcher:
         """Group the queues by shard again: at first, and after a reshard of the cluster."""
         old_lanes = self.lanes
         self._shards = self._connection.shards
-        self.lanes = lanes_of(self.queues, self._shards) if self._shards else []
+        lease_ms = min((lane.lease_ms for lane in old_lanes), default=self._lease_ms)
+        self.lanes = lanes_of(self.queues, self._shards, lease_ms) if self._shards else []
         self._lane_of = {queue: lane for lane in self.lanes for queue in lane.queues}
         received = max((lane.last_received for lane in old_lanes), default=0)
         for lane in self.lanes:
@@ -171,12 +174,12 @@ class Fetcher:
         if self._silent:
             log.info("the cluster answers again")
             self._silent = False
-        _, groups = pending.reply.body
+        lease_ms, groups = pending.reply.body
         now = time.monotonic()
         free = 0 if self._stopping else self._free
         contexts: list[JobContext] = []
         for queue, jobs in groups:
-            contexts += [JobContext(self._handoff, queue, job) for job in jobs]
+            contexts += [JobContext(self._handoff, queue, job, lease_ms) for job in jobs]
         held = self.held
         for context in contexts[:free]:
             held[context.token] = context
@@ -186,6 +189,8 @@ class Fetcher:
         for context in contexts[:free]:
             put(context)
         self._running += min(len(contexts), free)
+        if contexts and lane.note_lease(lease_ms, now):
+            self.on_shorter_lease()
         for context in contexts[free:]:
             self._give_back(context)
         self._hold_until = now + HOLD_S
@@ -203,10 +208,10 @@ class Fetcher:
         if header[1] != Verb.PULL or status_of(header) != Status.OK or not self.lanes:
             return
         try:
-            _, groups = unpack_body(body)
+            lease_ms, groups = unpack_body(body)
             for queue, jobs in groups:
                 for job in jobs:
-                    context = JobContext(self._handoff, queue, job)
+                    context = JobContext(self._handoff, queue, job, lease_ms)
                     if context.token not in self.held:
                         self._give_back(context)
         except (WireError, TypeError, ValueError):
@@ -225,6 +230,10 @@ class Fetcher:
                     continue
                 context.settled = True
                 self._running -= 1
+            elif context.settled:
+                continue  # said after the end
+            elif verb is Verb.LOG:
+                item = _numbered(context, item)
             lane_of[context.queue].outboxes[verb].add(context, item, size)
 
     def _send(self, now: float) -> None:
@@ -238,7 +247,9 @@ class Fetcher:
                 if verb is Verb.ACK and pull is not None:
                     self._connection.transmit(self._message(lane, verb), pull)
                     pull = None
-                elif not outbox.in_flight_count or (verb is Verb.PROGRESS and lane.has_endings):
+                    continue
+                hurry = verb in NEWS_VERBS and lane.has_endings
+                while outbox.items and (hurry or not outbox.in_flight_count):
                     self._connection.transmit(self._message(lane, verb))
             if pull is not None:
                 self._connection.transmit(pull)
@@ -424,3 +435,13 @@ class Fetcher:
         context.settled = True
         self._running -= 1
         self._give_back(context)
+
+
+def _numbered(context: JobContext, item: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give a log line its number within the lease, so that a repeat of the message adds none.
+
+    Here and not where it was written: a handler may write from several threads.
+    """
+    job_id, token, _, lines = item
+    context.lines_count += len(lines)
+    return job_id, token, context.lines_count, lines

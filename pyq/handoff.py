@@ -17,6 +17,7 @@ from pyq.context import JobContext
 from pyq.errors import PyqError
 from pyq.limits import ERROR_BYTES_MAX
 from pyq.outcomes import Discard, Failed, Release, Retry
+from pyq.texts import fitted
 from pyq.wire import Verb
 
 Handler: TypeAlias = Callable[[JobContext], Any]
@@ -40,15 +41,16 @@ class Handoff:
         """Run jobs until a None comes. The body of each handler thread."""
         get, note, empty = self.ready.get, self.notes.append, self.ready.empty
         while (context := get()) is not None:
-            # One that timed out before its turn came is not run any more.
-            note(_not_run(context) if context.settled else attempt(handler, context))
+            # One that timed out or was taken back before its turn came is not run any more.
+            unwanted = context.settled or context.cancel_requested
+            note(_not_run(context) if unwanted else attempt(handler, context))
             # While jobs wait for a thread the fetcher has no reason to hurry.
             if self.asleep and empty():
                 self.wake()
 
-    def tell(self, context: JobContext, verb: Verb, item: tuple[Any, ...]) -> None:
+    def tell(self, context: JobContext, verb: Verb, item: tuple[Any, ...], size: int = 0) -> None:
         """Pass on what a handler says while it runs."""
-        self.notes.append((context, verb, item, 0))
+        self.notes.append((context, verb, item, size))
         if self.asleep:
             self.wake()
 
@@ -116,24 +118,13 @@ def failure(
     item = (
         context.id_bytes,
         context.token,
-        fitted(error),
-        fitted(trace, keep_end=True),
+        fitted(error, ERROR_BYTES_MAX),
+        fitted(trace, ERROR_BYTES_MAX, keep_end=True),
         result,
         unrecoverable,
         retry_in_ms,
     )
     return context, Verb.FAIL, item, 2 * ERROR_BYTES_MAX + len(result or b"")
-
-
-def fitted(text: str, keep_end: bool = False) -> str:
-    """Return `text` as valid UTF-8 of at most 4 KiB, with a mark where it was cut."""
-    encoded = text.encode("utf-8", "backslashreplace")
-    if len(encoded) <= ERROR_BYTES_MAX:
-        return encoded.decode()
-    mark = b" [cut] "
-    kept = ERROR_BYTES_MAX - len(mark)
-    cut = mark + encoded[-kept:] if keep_end else encoded[:kept] + mark
-    return cut.decode("utf-8", "ignore")
 
 
 def _failed_with_result(context: JobContext, error: Failed) -> Note:

@@ -2,10 +2,12 @@
 
 A thread of its own with its own connection, so that neither a busy handler nor a slow
 fetcher can cost a lease. One long poll per shard; the next beat follows within a third
-of a lease.
+of the shortest lease that is held.
 """
 
+import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +20,9 @@ from pyq.lanes import Lane
 from pyq.limits import BATCH_JOBS_MAX, REQUEST_MS_DEFAULT
 from pyq.wire import Verb
 
-_STOP = "stop"  # the one directive there is; messages.DIRECTIVE_STOP
-_AGAIN_S = 0.1  # after leases were found lost: the others are renewed at once
+_STOP, _BEAT = "stop", "beat"  # directives; messages.DIRECTIVE_STOP, DIRECTIVE_BEAT
+_CANCEL = "cancel_requested"  # said of a lease; messages.CANCEL_REQUESTED
+_AGAIN_S = 0.1  # after news the next poll is soon there: more may come, leases are renewed
 _IDLE_MS = 1_000
 _BEAT_MS_MAX = (
     20_000  # however long the lease: a shard forgets a worker that is silent for a minute
@@ -31,34 +34,52 @@ log = logging.getLogger("pyq.worker")
 class _Pulse:
     """One shard's heartbeat."""
 
-    __slots__ = ("contexts", "lane", "next_at", "pending", "sent_at")
+    __slots__ = ("contexts", "lane", "lease_ms", "next_at", "pending", "sent_at")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
+        self.lease_ms = lane.lease_ms  # that the last beat kept to
         self.pending: Pending | None = None
         self.contexts: list[JobContext] = []
         self.next_at = 0.0
         self.sent_at = 0.0
 
+    def is_due(self, now: float) -> bool:
+        """True when it is time, or a lease came that is shorter than those we kept to."""
+        if self.pending is None and self.next_at <= now:
+            return True
+        return self.lane.lease_ms < self.lease_ms
+
 
 class Heartbeats:
     """Beats for everything the fetcher holds until told to end."""
 
-    def __init__(
-        self, fetcher: Fetcher, worker: list[Any], lease_ms: int, on_stop: Callable[[], None]
-    ) -> None:
+    def __init__(self, fetcher: Fetcher, worker: list[Any], on_stop: Callable[[], None]) -> None:
         self.ended = False
         self._fetcher = fetcher
         self._worker = worker  # as the protocol wants it
-        self._third_ms = min(lease_ms // 3, _BEAT_MS_MAX)
         self._on_stop = on_stop
         self._connection = Connection(fetcher.url)
         self._lanes: list[Lane] = []
         self._pulses: list[_Pulse] = []
+        self._fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._connection.watch(self._fd)
 
-    def watch(self, fd: int) -> None:
-        """Return from `run` soon after `fd` becomes readable and `ended` is set."""
-        self._connection.watch(fd)
+    def wake(self) -> None:
+        """Look at the leases again, now. Callable from any thread."""
+        with contextlib.suppress(OSError):  # full, or closed: nobody waits
+            os.write(self._write_fd, b"x")
+
+    def end(self) -> None:
+        """Let `run` return soon. Callable from any thread."""
+        self.ended = True
+        self.wake()
+
+    def close(self) -> None:
+        """Close the pipe, after `run` has returned."""
+        write_fd, self._write_fd = self._write_fd, -1
+        os.close(write_fd)
+        os.close(self._fd)
 
     def run(self) -> None:
         """Beat until `ended`. Should it fail, the worker stops: its leases would run out."""
@@ -73,12 +94,20 @@ class Heartbeats:
             self._follow_lanes()
             now = time.monotonic()
             for pulse in self._pulses:
-                if pulse.pending is None and pulse.next_at <= now:
+                if pulse.is_due(now):
                     self._beat(pulse, now)
-            for pending in self._connection.poll(self._timeout_ms(now)):
+            finished = self._connection.poll(self._timeout_ms(now))
+            if self._connection.interrupted:
+                self._empty_pipe()
+            for pending in finished:
                 if pending.context is not None:
                     self._on_answer(pending.context, pending)
         self._connection.close()
+
+    def _empty_pipe(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self._fd, 256)) == 256:
+                pass
 
     def _follow_lanes(self) -> None:
         """Take over the fetcher's lanes when they are known, or have changed."""
@@ -100,13 +129,15 @@ class Heartbeats:
             if context.queue in queues and not context.lost
         ]
         contexts = pulse.contexts
+        pulse.lease_ms = min([pulse.lane.lease_ms, *(context.lease_ms for context in contexts)])
+        third_ms = min(pulse.lease_ms // 3, _BEAT_MS_MAX)
         # Beyond one message's worth: the first ones are beaten for without waiting.
         for first in range(0, len(contexts) - BATCH_JOBS_MAX, BATCH_JOBS_MAX):
             self._send(pulse, contexts[first : first + BATCH_JOBS_MAX], wait_ms=0)
         rest = contexts[(len(contexts) - 1) // BATCH_JOBS_MAX * BATCH_JOBS_MAX :]
-        pulse.pending = self._send(pulse, rest, wait_ms=self._third_ms)
+        pulse.pending = self._send(pulse, rest, wait_ms=third_ms)
         pulse.sent_at = now
-        pulse.next_at = now + self._third_ms / 1_000
+        pulse.next_at = now + third_ms / 1_000
 
     def _send(self, pulse: _Pulse, contexts: list[JobContext], wait_ms: int) -> Pending:
         items = [(context.id_bytes, context.token) for context in contexts]
@@ -127,13 +158,29 @@ class Heartbeats:
             log.debug("heartbeat without an answer: %s", pending.error)
             return
         _, exceptions, directives = pending.reply.body
-        for index, status, _ in exceptions:
+        news = False
+        for index, status, detail in exceptions:
+            if status == Status.OK:
+                news |= detail == _CANCEL and self._note_cancel(contexts[index])
+                continue
+            news = True
             if status == Status.STALE_TOKEN:
                 self._note_lost(contexts[index])
-        if exceptions:
+        if news:
             pulse.next_at = min(pulse.next_at, pulse.sent_at + _AGAIN_S)
+        if _BEAT in directives:
+            pulse.next_at = 0.0
         if _STOP in directives:
             self._on_stop()
+
+    def _note_cancel(self, context: JobContext) -> bool:
+        """Tell the handler that its job is taken back; False if it was told before."""
+        if context.cancel_requested:
+            return False
+        context.cancel_requested = True
+        if not context.settled:
+            log.info("%r is cancelled", context)
+        return True
 
     def _note_lost(self, context: JobContext) -> None:
         if not context.settled and not context.lost:

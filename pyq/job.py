@@ -24,6 +24,23 @@ class JobState(IntEnum):
         return self.name.lower()
 
 
+class Verdict(IntEnum):
+    """What a tombstone says of a job that ended. On disk: never renumber them."""
+
+    COMPLETED = 5
+    DEAD = 6
+    REMOVED = 7  # drained, cleaned, purged or obliterated
+    CANCELLED = 8
+    EXPIRED = 9  # its time to live passed before its first lease
+    REPLACED = 10  # by a new holder of its unique key
+    MOVED = 11  # to another queue, under another id
+
+    @property
+    def word(self) -> str:
+        """The verdict as users read it."""
+        return self.name.lower()
+
+
 WAITING = JobState.WAITING
 DELAYED = JobState.DELAYED
 BLOCKED = JobState.BLOCKED
@@ -36,19 +53,22 @@ GONE = JobState.GONE
 MOVES: dict[tuple[JobState | None, JobState], str] = {
     (None, WAITING): "push",
     (None, DELAYED): "push with a delay",
-    (DELAYED, WAITING): "its time comes",
+    (DELAYED, WAITING): "its time comes, or it is promoted",
+    (WAITING, DELAYED): "rescheduled",
     (WAITING, ACTIVE): "leased by a pull",
     (ACTIVE, COMPLETED): "ack with the valid token",
     (ACTIVE, DELAYED): "fail or stall with attempts left; released with a delay",
     (ACTIVE, WAITING): "released, or retried without a delay",
     (ACTIVE, DEAD): "attempts or stalls used up, unrecoverable, or timeout on the last attempt",
+    (ACTIVE, GONE): "cancelled, and its holder confirmed or its lease ended; obliterated",
     (WAITING, COMPLETED): "late ack of the last holder, nobody leased it since",
     (DELAYED, COMPLETED): "late ack of the last holder, nobody leased it since",
     (DEAD, WAITING): "dead-letter retry",
-    (COMPLETED, GONE): "retention",
-    (DEAD, GONE): "purged",
-    (WAITING, GONE): "cancelled",
-    (DELAYED, GONE): "cancelled",
+    (COMPLETED, WAITING): "retry of a completed job",
+    (COMPLETED, GONE): "retention, cleaned",
+    (DEAD, GONE): "purged, cleaned, too old",
+    (WAITING, GONE): "cancelled, replaced, expired, drained, cleaned, moved",
+    (DELAYED, GONE): "cancelled, replaced, expired, drained, cleaned, moved",
 }
 
 # Words that users of other queues bring along, accepted as filters.

@@ -1,35 +1,17 @@
 """Every command and every reply as plain data, and the shapes of their bodies.
 
-`parse` turns a checked body into a command; the functions at the end build bodies for
-those who ask. Says what a message is, never what to do about it: the core does that.
+Says what a message is, never what to do about it: the core does that. `parsing.py` makes
+commands out of what arrives.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from pyq.errors import BadOption, Status
-from pyq.ids import slot_of_id
-from pyq.job import STATE_WORDS, JobState
-from pyq.limits import (
-    BATCH_JOBS_MAX,
-    DELAY_MS_MAX,
-    ERROR_BYTES_MAX,
-    LEASE_MS_DEFAULT,
-    LEASE_MS_MAX,
-    LEASE_MS_MIN,
-    LIST_JOBS_MAX,
-    PAYLOAD_BYTES_MAX,
-    PROGRESS_BYTES_MAX,
-    PULL_QUEUES_MAX,
-    REGISTRATION_CHARACTERS_MAX,
-    WAIT_MS_MAX,
-    WORKER_NAME_MAX,
-)
-from pyq.options import Options, check_name, check_options, check_queue, shown
-from pyq.routes import slot_of
-from pyq.wire import Header, Verb, WireError
+from pyq.job import JobState
+from pyq.limits import LEASE_MS_DEFAULT, LOG_LINES_MAX, REMOVED_MAX
+from pyq.options import Options
+from pyq.wire import Verb
 
 ID_BYTES = 16
 PAYLOAD_AT = 4  # place of the payload in a leased job's row
@@ -39,8 +21,10 @@ TOKEN_BYTES = 20  # shard epoch (4 bytes, big-endian) and 16 random bytes
 WANT_PAYLOAD = 1
 WANT_RESULT = 2
 
-# What the reply to a HEARTBEAT may tell a worker.
+# What the reply to a HEARTBEAT may tell a worker: as a directive, and of one lease.
 DIRECTIVE_STOP = "stop"
+DIRECTIVE_BEAT = "beat"  # again, at once: there is something to hear
+CANCEL_REQUESTED = "cancel_requested"
 
 
 @dataclass(slots=True)
@@ -88,6 +72,9 @@ class Push:
     origin: Origin
     queue: str
     jobs: Sequence[NewJob]
+    # As they arrived, for a queue that has default options: what all jobs share, and the jobs.
+    common: Mapping[str, Any] | None = None
+    given: Sequence[tuple[bytes, str, bytes, Mapping[str, Any] | None]] = ()
 
 
 @dataclass(slots=True)
@@ -154,15 +141,45 @@ class Progress:
 
 
 @dataclass(slots=True)
+class Log:
+    """Lines that the holder of a lease writes; numbered per lease, so that a repeat adds none."""
+
+    origin: Origin
+    items: Sequence[tuple[bytes, bytes, int, Sequence[str]]]  # id, token, number of first, lines
+
+
+@dataclass(slots=True)
 class Retry:
     origin: Origin
-    items: Sequence[tuple[bytes]]  # ids of dead jobs
+    items: Sequence[tuple[bytes]]  # ids of dead or completed jobs
 
 
 @dataclass(slots=True)
 class Cancel:
     origin: Origin
-    items: Sequence[tuple[bytes]]  # ids of waiting or delayed jobs
+    items: Sequence[tuple[bytes]]  # ids of jobs that have not ended
+
+
+@dataclass(slots=True)
+class Promote:
+    origin: Origin
+    items: Sequence[tuple[bytes]]  # ids of delayed jobs
+
+
+class Change(NamedTuple):
+    """What shall be different about a job that waits or is delayed; None: as it is."""
+
+    id: bytes
+    priority: int | None = None
+    delay_ms: int | None = None  # from now on; 0: at once
+    run_at: int | None = None
+    payload: bytes | None = None
+
+
+@dataclass(slots=True)
+class Update:
+    origin: Origin
+    items: Sequence[Change]
 
 
 @dataclass(slots=True)
@@ -182,6 +199,20 @@ class Get:
     want: int = 0
 
 
+class Filters(NamedTuple):
+    """What a listing is narrowed to; empty and zero: anything."""
+
+    name: str = ""
+    tag: str = ""
+    group: str = ""
+    reason: str = ""  # of dead jobs
+    since: int = 0  # accepted at or after this wall millisecond
+    until: int = 0  # ... and before this one
+
+
+NO_FILTERS = Filters()
+
+
 @dataclass(slots=True)
 class List:
     """A page of jobs in order of acceptance; of one queue, or of all (empty)."""
@@ -192,6 +223,7 @@ class List:
     after: int = 0
     limit: int = 100
     want: int = 0
+    filters: Filters = NO_FILTERS
 
 
 @dataclass(slots=True)
@@ -200,6 +232,99 @@ class Counts:
 
     origin: Origin
     queue: str = ""
+    after: int = 0
+    priorities: bool = False  # also how many wait under each priority
+
+
+@dataclass(slots=True)
+class Logs:
+    """A page of a job's log lines: those with a number above `after`."""
+
+    origin: Origin
+    id: bytes
+    after: int = 0
+    limit: int = LOG_LINES_MAX
+
+
+@dataclass(slots=True)
+class DeadStats:
+    """How many dead letters a queue has, by reason, and how old they are."""
+
+    origin: Origin
+    queue: str
+
+
+@dataclass(slots=True)
+class Configure:
+    """Change settings of a queue and read them; with None only read."""
+
+    origin: Origin
+    queue: str
+    changes: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Pause:
+    """Pause or resume a queue, or one group of it."""
+
+    origin: Origin
+    queue: str
+    paused: bool
+    group: str = ""
+
+
+@dataclass(slots=True)
+class Drain:
+    """Remove what waits (and what is delayed, if asked), a page at a time."""
+
+    origin: Origin
+    queue: str
+    delayed: bool = False
+    after: int = 0
+    limit: int = REMOVED_MAX
+
+
+@dataclass(slots=True)
+class Clean:
+    """Remove jobs of one state, not active, that have been in it for `older_ms`, by pages."""
+
+    origin: Origin
+    queue: str
+    state: JobState
+    older_ms: int = 0
+    after: int = 0
+    limit: int = REMOVED_MAX
+
+
+@dataclass(slots=True)
+class Obliterate:
+    """Remove a queue with everything in it, a page at a time."""
+
+    origin: Origin
+    queue: str
+    force: bool = False  # active jobs, too
+    after: int = 0
+    limit: int = REMOVED_MAX
+
+
+@dataclass(slots=True)
+class Events:
+    """Events of one queue, or of all (empty), after a cursor; waits at most `wait_ms`."""
+
+    origin: Origin
+    queue: str = ""
+    epoch: int = 0
+    after: int = -1  # number of the last event known; -1: from now on
+    limit: int = 1_000
+    wait_ms: int = 0
+
+
+@dataclass(slots=True)
+class Tend:
+    """A shard's order to itself: look after the dead letters of a queue, a page at a time."""
+
+    origin: Origin
+    queue: str
     after: int = 0
 
 
@@ -249,7 +374,8 @@ class Goodbye:
 
 Command: TypeAlias = (
     Push | Pull | Unpull | Return | Ack | Fail | Release | Heartbeat | Extend | Progress
-    | Retry | Cancel | Purge | Get | List | Counts | Result
+    | Log | Retry | Cancel | Purge | Promote | Update | Get | List | Counts | Result | Logs
+    | DeadStats | Configure | Pause | Drain | Clean | Obliterate | Events | Tend
     | Sweep | Stats | Ping | Workers | StopWorkers | Goodbye
 )  # fmt: skip
 
@@ -282,27 +408,6 @@ class Reply:
     leased: Sequence[list[object]] = field(default=())
 
 
-def parse(header: Header, origin: Origin, body: Any) -> Command:
-    """Return the command that a header and an unpacked body stand for.
-
-    Raises WireError with a status and a sentence for whatever does not fit.
-    """
-    parser = _PARSERS.get(header.verb)
-    if parser is None:
-        raise WireError(Status.UNSUPPORTED, f"verb {header.verb} is not known here")
-    if type(body) is not tuple:
-        raise WireError(Status.BAD_REQUEST, "a body is an array")
-    try:
-        return parser(header, origin, body)
-    except BadOption as error:
-        raise WireError(Status.BAD_OPTION, str(error)) from None
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
-        verb = Verb(header.verb).name
-        raise WireError(
-            Status.BAD_REQUEST, f"the body of {verb} has the wrong shape: {error}"
-        ) from None
-
-
 def batch_answer(count: int, exceptions: list[Any]) -> list[Any]:
     """Return the body that answers `count` items: every item not in `exceptions` is plainly OK.
 
@@ -314,286 +419,3 @@ def batch_answer(count: int, exceptions: list[Any]) -> list[Any]:
 def error_body(message: str, retry_after_ms: int = 0) -> list[Any]:
     """Return the body of any reply that is not OK."""
     return [message, retry_after_ms]
-
-
-# --- one parser per verb; a refusal names what is wrong -------------------------------------
-
-
-def _need(condition: bool, what: str) -> None:
-    if not condition:
-        raise ValueError(what)
-
-
-def _int(value: Any, low: int, high: int, what: str) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{what} is not a whole number from {low} to {high}")
-    return value
-
-
-def _text(value: Any, longest: int, what: str) -> str:
-    if type(value) is not str or len(value) > longest:
-        raise ValueError(f"{what} is not a text of at most {longest} characters")
-    return value
-
-
-def _blob(value: Any, longest: int, what: str) -> bytes:
-    if type(value) is not bytes:
-        raise ValueError(f"{what} is not bytes")
-    if len(value) > longest:
-        raise WireError(Status.TOO_LARGE, f"{what} has {len(value)} bytes, the limit is {longest}")
-    return value
-
-
-def _items(body: tuple[Any, ...]) -> tuple[Any, ...]:
-    items = body[0]
-    if type(items) is not tuple:
-        raise ValueError("items are not an array")
-    if len(items) > BATCH_JOBS_MAX:
-        raise WireError(Status.TOO_LARGE, f"a batch has at most {BATCH_JOBS_MAX} items")
-    return items
-
-
-def _job_id(value: Any) -> bytes:
-    if type(value) is not bytes or len(value) != ID_BYTES:
-        raise ValueError("an id is not 16 bytes")
-    return value
-
-
-def _holding(item: Any, length: int) -> None:
-    """Check the id and token in front of an item about a lease."""
-    if type(item) is not tuple or len(item) != length:
-        raise ValueError(f"an item is not an array of {length}")
-    job_id, token = item[0], item[1]
-    if type(job_id) is not bytes or len(job_id) != ID_BYTES:
-        raise ValueError("an id is not 16 bytes")
-    if type(token) is not bytes or len(token) != TOKEN_BYTES:
-        raise ValueError(f"a token is not {TOKEN_BYTES} bytes")
-
-
-def _push(header: Header, origin: Origin, body: tuple[Any, ...]) -> Push:
-    items = _items((body[1],))
-    check_queue(header.queue)
-    slot = slot_of(header.queue)
-    common = check_options(_options_map(body[0]))
-    jobs: list[NewJob] = []
-    names: set[str] = set()  # checked once per message, not once per job
-    for item in items:
-        if type(item) is not tuple or len(item) != 4:
-            raise ValueError("a job is not an array of 4")
-        job_id, name, payload, own = item
-        if type(job_id) is not bytes or len(job_id) != ID_BYTES:
-            raise ValueError("an id is not 16 bytes")
-        if slot_of_id(job_id) != slot:
-            raise ValueError("an id does not carry its queue's slot")
-        if name not in names:
-            names.add(check_name(name))
-        if type(payload) is not bytes or len(payload) > PAYLOAD_BYTES_MAX:
-            _blob(payload, PAYLOAD_BYTES_MAX, "a payload")
-        options = common if own is None else check_options(_options_map(own), common)
-        jobs.append((job_id, name, payload, options))
-    return Push(origin, header.queue, jobs)
-
-
-def _options_map(value: Any) -> dict[str, Any] | None:
-    _need(value is None or type(value) is dict, "options are neither nil nor a map")
-    options: dict[str, Any] | None = value
-    return options
-
-
-def _pull(header: Header, origin: Origin, body: tuple[Any, ...]) -> Pull:
-    worker, queues, jobs_max, wait_ms, lease_ms, last_received = body
-    _need(
-        type(queues) is tuple and 1 <= len(queues) <= PULL_QUEUES_MAX,
-        "queues are not an array of names",
-    )
-    return Pull(
-        origin,
-        _text(worker, WORKER_NAME_MAX, "worker"),
-        tuple(check_queue(queue) for queue in queues),
-        _int(jobs_max, 1, BATCH_JOBS_MAX, "jobs_max"),
-        _int(wait_ms, 0, WAIT_MS_MAX, "wait_ms"),
-        _int(lease_ms, LEASE_MS_MIN, LEASE_MS_MAX, "lease_ms"),
-        _int(last_received, 0, (1 << 64) - 1, "last_received"),
-    )
-
-
-def _unpull(header: Header, origin: Origin, body: tuple[Any, ...]) -> Unpull:
-    return Unpull(origin, _job_id(body[0]))
-
-
-def _return(header: Header, origin: Origin, body: tuple[Any, ...]) -> Return:
-    return Return(origin)
-
-
-def _ack(header: Header, origin: Origin, body: tuple[Any, ...]) -> Ack:
-    items = _items(body)
-    for item in items:
-        _holding(item, 3)
-        if item[2] is not None:
-            _blob(item[2], PAYLOAD_BYTES_MAX, "a result")
-    return Ack(origin, items)
-
-
-def _fail(header: Header, origin: Origin, body: tuple[Any, ...]) -> Fail:
-    items = _items(body)
-    for item in items:
-        _holding(item, 7)
-        _, _, error, traceback, result, unrecoverable, retry_in_ms = item
-        _text(error, ERROR_BYTES_MAX, "error")
-        _text(traceback, ERROR_BYTES_MAX, "traceback")
-        if result is not None:
-            _blob(result, PAYLOAD_BYTES_MAX, "a result")
-        _need(type(unrecoverable) is bool, "unrecoverable is neither true nor false")
-        _int(retry_in_ms, -1, DELAY_MS_MAX, "retry_in_ms")
-    return Fail(origin, items)
-
-
-def _release(header: Header, origin: Origin, body: tuple[Any, ...]) -> Release:
-    items = _items(body)
-    for item in items:
-        _holding(item, 3)
-        _int(item[2], 0, DELAY_MS_MAX, "delay_ms")
-    return Release(origin, items)
-
-
-def _heartbeat(header: Header, origin: Origin, body: tuple[Any, ...]) -> Heartbeat:
-    items = _items(body)
-    for item in items:
-        _holding(item, 2)
-    return Heartbeat(origin, items, _worker(body[1]), _int(body[2], 0, WAIT_MS_MAX, "wait_ms"))
-
-
-def _worker(value: Any) -> Worker | None:
-    if value is None:
-        return None
-    worker_id, host, pid, concurrency, started_at, queues = value
-    _need(
-        type(queues) is tuple and len(queues) <= PULL_QUEUES_MAX, "queues are not an array of names"
-    )
-    return Worker(
-        check_name(worker_id, "worker", WORKER_NAME_MAX),
-        _text(host, WORKER_NAME_MAX, "host"),
-        _int(pid, 0, 1 << 31, "pid"),
-        _int(concurrency, 1, 1 << 20, "concurrency"),
-        _int(started_at, 0, 1 << 53, "started_at"),
-        _first_names(queues),
-    )
-
-
-def _first_names(queues: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return as many of a worker's queues as a shard keeps: a registration is only to look at."""
-    names = [check_queue(queue) for queue in queues]
-    lengths = accumulate(map(len, names))
-    kept = [
-        n for n, total in zip(names, lengths, strict=True) if total <= REGISTRATION_CHARACTERS_MAX
-    ]
-    return tuple(kept)
-
-
-def _extend(header: Header, origin: Origin, body: tuple[Any, ...]) -> Extend:
-    items = _items(body)
-    for item in items:
-        _holding(item, 3)
-        _int(item[2], LEASE_MS_MIN, LEASE_MS_MAX, "lease_ms")
-    return Extend(origin, items)
-
-
-def _progress(header: Header, origin: Origin, body: tuple[Any, ...]) -> Progress:
-    items = _items(body)
-    for item in items:
-        _holding(item, 3)
-        _blob(item[2], PROGRESS_BYTES_MAX, "progress")
-    return Progress(origin, items)
-
-
-def _ids(body: tuple[Any, ...]) -> tuple[Any, ...]:
-    items = _items(body)
-    for item in items:
-        _need(type(item) is tuple and len(item) == 1, "an item is not an array of 1")
-        _job_id(item[0])
-    return items
-
-
-def _retry(header: Header, origin: Origin, body: tuple[Any, ...]) -> Retry:
-    return Retry(origin, _ids(body))
-
-
-def _cancel(header: Header, origin: Origin, body: tuple[Any, ...]) -> Cancel:
-    return Cancel(origin, _ids(body))
-
-
-def _purge(header: Header, origin: Origin, body: tuple[Any, ...]) -> Purge:
-    return Purge(origin, _ids(body))
-
-
-def _get(header: Header, origin: Origin, body: tuple[Any, ...]) -> Get:
-    job_id, custom, want = body
-    _need((job_id is None) != (custom is None), "one of id and job_id is nil")
-    return Get(
-        origin,
-        None if job_id is None else _job_id(job_id),
-        "" if custom is None else check_name(custom, "job_id", 512),
-        header.queue,
-        _int(want, 0, 3, "want"),
-    )
-
-
-def _list(header: Header, origin: Origin, body: tuple[Any, ...]) -> List:
-    state, after, limit, want = body
-    if state is not None and state not in STATE_WORDS:
-        raise BadOption(f"state {shown(state)} is not one of {', '.join(sorted(STATE_WORDS))}")
-    return List(
-        origin,
-        header.queue,
-        None if state is None else STATE_WORDS[state],
-        _int(after, 0, 1 << 62, "after"),
-        _int(limit, 1, LIST_JOBS_MAX, "limit"),
-        _int(want, 0, 3, "want"),
-    )
-
-
-def _counts(header: Header, origin: Origin, body: tuple[Any, ...]) -> Counts:
-    return Counts(origin, header.queue, _int(body[0] if body else 0, 0, 1 << 62, "after"))
-
-
-def _result(header: Header, origin: Origin, body: tuple[Any, ...]) -> Result:
-    return Result(origin, _job_id(body[0]), _int(body[1], 0, WAIT_MS_MAX, "wait_ms"))
-
-
-def _workers(header: Header, origin: Origin, body: tuple[Any, ...]) -> Workers:
-    return Workers(origin, _text(body[0] if body else "", WORKER_NAME_MAX, "after"))
-
-
-def _stop_workers(header: Header, origin: Origin, body: tuple[Any, ...]) -> StopWorkers:
-    return StopWorkers(origin, _text(body[0], WORKER_NAME_MAX, "worker"))
-
-
-def _goodbye(header: Header, origin: Origin, body: tuple[Any, ...]) -> Goodbye:
-    return Goodbye(origin, check_name(body[0], "worker", WORKER_NAME_MAX))
-
-
-_PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
-    Verb.PUSH: _push,
-    Verb.PULL: _pull,
-    Verb.UNPULL: _unpull,
-    Verb.RETURN: _return,
-    Verb.ACK: _ack,
-    Verb.FAIL: _fail,
-    Verb.RELEASE: _release,
-    Verb.HEARTBEAT: _heartbeat,
-    Verb.EXTEND: _extend,
-    Verb.PROGRESS: _progress,
-    Verb.GET: _get,
-    Verb.LIST: _list,
-    Verb.COUNTS: _counts,
-    Verb.RESULT: _result,
-    Verb.SWEEP: lambda header, origin, body: Sweep(origin),
-    Verb.STATS: lambda header, origin, body: Stats(origin),
-    Verb.PING: lambda header, origin, body: Ping(origin),
-    Verb.WORKERS: _workers,
-    Verb.STOP_WORKERS: _stop_workers,
-    Verb.GOODBYE: _goodbye,
-    Verb.RETRY: _retry,
-    Verb.CANCEL: _cancel,
-    Verb.PURGE: _purge,
-}

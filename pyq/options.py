@@ -5,7 +5,7 @@ both refuse the same value with the same sentence.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyq.errors import BadOption
@@ -15,15 +15,27 @@ from pyq.limits import (
     BACKOFF_CAP_MS_MAX,
     BACKOFF_FACTOR_MAX,
     BACKOFF_STEPS_MAX,
+    COMPLETED_KEPT_MAX,
+    COMPLETED_MS_MIN,
     DELAY_MS_MAX,
+    GROUP_MAX,
     HOUR_MS,
     JOB_ID_MAX,
+    META_BYTES_MAX,
     NAME_MAX,
     PRIORITY_MAX,
     QUEUE_NAME_MAX,
     SECOND_MS,
+    TAG_MAX,
+    TAGS_MAX,
     TIMEOUT_MS_MAX,
+    TTL_MS_MAX,
+    UNIQUE_MAX,
+    UNIQUE_MS_MAX,
 )
+
+# What a push does that finds its unique key held.
+ON_CONFLICT = ("return", "replace", "extend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +68,37 @@ class Options:
     backoff: Backoff = Backoff()
     timeout_ms: int = 0  # 0: none
     job_id: str = ""  # custom id; empty: none
-    keep_completed: bool = True
+    keep_completed: bool = True  # false: only a tombstone stays
+    keep_count: int = 0  # kept until so many later ones completed; 0: the queue decides
+    keep_ms: int = 0  # kept for this long; 0: the queue decides
+    lifo: bool = False
+    ttl_ms: int = 0  # 0: none
+    unique: str = ""  # key; empty: none
+    on_conflict: str = "return"
+    unique_ttl_ms: int = 0  # 0: the key is held until the job ends
+    group: str = ""  # FIFO group; empty: none
+    tags: tuple[str, ...] = ()
+    meta: bytes = b""
+    # True if nothing but its state changes when such a job completes: the fast path.
+    plain: bool = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        special = (
+            self.job_id
+            or self.unique
+            or self.group
+            or not self.keep_completed
+            or self.keep_count
+            or self.keep_ms
+        )
+        object.__setattr__(self, "plain", not special)
 
     def to_wire(self) -> dict[str, Any] | None:
         """Return the map for the wire and the store, or None if all are defaults."""
         wire: dict[str, Any] = {}
-        for name in OPTION_NAMES:
+        for name, default in _DEFAULTS:
             value = getattr(self, name)
-            if value != getattr(DEFAULT_OPTIONS, name):
+            if value != default:
                 wire[name] = value.to_wire() if name == "backoff" else value
         return wire or None
 
@@ -86,9 +121,25 @@ def check_options(wire: Mapping[str, Any] | None, base: Options = DEFAULT_OPTION
                 f"unknown option {shown(name)}; known are {', '.join(sorted(OPTION_NAMES))}"
             )
         values[name] = check(name, value)
+    _check_together(values)
+    return Options(**values)
+
+
+def _check_together(values: Mapping[str, Any]) -> None:
+    """Refuse what no job can have at once."""
     if values["delay_ms"] and values["run_at"]:
         raise BadOption("delay and run_at exclude each other; give one of them")
-    return Options(**values)
+    if values["lifo"] and values["group"]:
+        raise BadOption("lifo and group exclude each other: a group runs in order of arrival")
+    if values["keep_count"] and values["keep_ms"]:
+        raise BadOption("keep_completed is a number of jobs or an age, not both")
+    if values["ttl_ms"] and values["ttl_ms"] <= values["delay_ms"]:
+        raise BadOption(
+            f"ttl of {values['ttl_ms']} ms ends before the delay of {values['delay_ms']} ms;"
+            " give a longer ttl"
+        )
+    if not values["unique"] and (values["unique_ttl_ms"] or values["on_conflict"] != "return"):
+        raise BadOption("on_conflict and unique_ttl belong to a unique key; give unique, too")
 
 
 def check_name(name: Any, what: str = "name", longest: int = NAME_MAX) -> str:
@@ -124,8 +175,46 @@ def _boolean(option: str, value: Any) -> bool:
     return value
 
 
-def _custom_id(option: str, value: Any) -> str:
-    return "" if value == "" else check_name(value, option, JOB_ID_MAX)
+def _text_or_none(longest: int) -> Callable[[str, Any], str]:
+    """Check a text that may be empty, which means: none."""
+
+    def check(option: str, value: Any) -> str:
+        return "" if value == "" else check_name(value, option, longest)
+
+    return check
+
+
+def _on_conflict(option: str, value: Any) -> str:
+    if value not in ON_CONFLICT:
+        raise BadOption(f"{option} {shown(value)} is not one of {', '.join(ON_CONFLICT)}")
+    return str(value)
+
+
+def _zero_or(low: int, high: int) -> Callable[[str, Any], int]:
+    """Check a whole number that may also be 0, which means: none."""
+
+    def check(option: str, value: Any) -> int:
+        if type(value) is not int or (value and not low <= value <= high):
+            raise BadOption(
+                f"{option} {shown(value)} is not a whole number from {low} to {high}, nor 0"
+            )
+        return value
+
+    return check
+
+
+def _tags(option: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or len(value) > TAGS_MAX:
+        raise BadOption(f"{option} {shown(value)} is not a list of at most {TAGS_MAX} texts")
+    return tuple(dict.fromkeys(check_name(tag, "tag", TAG_MAX) for tag in value))
+
+
+def _meta(option: str, value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise BadOption(f"{option} {shown(value)} is not bytes")
+    if len(value) > META_BYTES_MAX:
+        raise BadOption(f"{option} has {len(value)} bytes packed, the limit is {META_BYTES_MAX}")
+    return value
 
 
 def _number(option: str, value: Any, low: float, high: float) -> float:
@@ -168,7 +257,18 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "attempts": _integer(1, ATTEMPTS_MAX),
     "backoff": _backoff,
     "timeout_ms": _integer(0, TIMEOUT_MS_MAX),
-    "job_id": _custom_id,
+    "job_id": _text_or_none(JOB_ID_MAX),
     "keep_completed": _boolean,
+    "keep_count": _zero_or(1, COMPLETED_KEPT_MAX),
+    "keep_ms": _zero_or(COMPLETED_MS_MIN, DELAY_MS_MAX),
+    "lifo": _boolean,
+    "ttl_ms": _zero_or(1, TTL_MS_MAX),
+    "unique": _text_or_none(UNIQUE_MAX),
+    "on_conflict": _on_conflict,
+    "unique_ttl_ms": _zero_or(1, UNIQUE_MS_MAX),
+    "group": _text_or_none(GROUP_MAX),
+    "tags": _tags,
+    "meta": _meta,
 }
 OPTION_NAMES = tuple(_CHECKS)
+_DEFAULTS = tuple((name, getattr(DEFAULT_OPTIONS, name)) for name in OPTION_NAMES)

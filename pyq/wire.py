@@ -60,6 +60,17 @@ class Verb(IntEnum):
     RETRY = 24  # dead jobs start afresh
     CANCEL = 25  # waiting and delayed jobs are taken back
     PURGE = 26  # dead jobs are forgotten
+    PROMOTE = 27  # delayed jobs wait no longer
+    UPDATE = 28  # priority, due time or payload of a job that waits
+    CONFIGURE = 29  # settings of a queue: change and read
+    PAUSE = 30  # a queue or a group hands out nothing, or does again
+    DRAIN = 31  # what waits in a queue is removed
+    CLEAN = 32  # jobs of one state are removed
+    OBLITERATE = 33  # a queue is removed with everything in it
+    DEAD_STATS = 34  # dead letters by reason and age
+    LOG = 35  # lines of a running job
+    LOGS = 36  # ... read
+    EVENTS = 37  # what happened, after a cursor
 
 
 class Flag(IntFlag):

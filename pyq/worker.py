@@ -47,7 +47,8 @@ class Worker:
       handlers by job name
     - `url`: the router's address; None: PYQ_URL, else tcp://127.0.0.1:6789
     - `concurrency`: how many handlers run at once, 1 to 1,000
-    - `lease`: how long a job stays ours without a heartbeat, 0.1 s to an hour
+    - `lease`: how long a job stays ours without a heartbeat, 0.1 s to an hour; a queue's setting
+      of that name goes before it
     - `grace`: how long running handlers may go on after a stop, up to a day
     - `name`: the worker's id, 1 to 128 characters; None: host, pid and four random digits
     - `timeout_slack`: for handlers that keep to `job.deadline` by themselves: how much later the
@@ -162,9 +163,8 @@ class Worker:
 
     def _fetch(self, fetcher: Fetcher, handoff: Handoff) -> None:
         """The body of the fetcher's thread: everything from the first pull to the goodbye."""
-        end_fd, end_write_fd = os.pipe2(os.O_CLOEXEC)
-        heartbeats = Heartbeats(fetcher, self._registration(), self._lease_ms, self._on_directive)
-        heartbeats.watch(end_fd)
+        heartbeats = Heartbeats(fetcher, self._registration(), self._on_directive)
+        fetcher.on_shorter_lease = heartbeats.wake
         thread = self._thread("heartbeats", heartbeats.run)
         try:
             fetcher.run()
@@ -173,10 +173,9 @@ class Worker:
             log.exception("the worker failed")
             self._failed = True
         # No heartbeat after the goodbye: it would make the worker known again.
-        heartbeats.ended = True
-        os.close(end_write_fd)
+        heartbeats.end()
         thread.join(LAST_WORDS_S)
-        os.close(end_fd)
+        heartbeats.close()
         with contextlib.suppress(Exception):
             fetcher.say_goodbye()
         for _ in range(self.concurrency):

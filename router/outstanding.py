@@ -21,12 +21,12 @@ ADDING_VERBS = frozenset((Verb.PUSH, Verb.PULL))
 # They end work, and pass up to the whole bound. Everything else leaves them room.
 ENDING_VERBS = frozenset(
     (
-        *(Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.HEARTBEAT, Verb.EXTEND, Verb.PROGRESS),
+        *(Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.HEARTBEAT, Verb.EXTEND, Verb.PROGRESS, Verb.LOG),
         *(Verb.UNPULL, Verb.RETURN, Verb.GOODBYE, Verb.SWEEP, Verb.PING),
     )
 )
 # Long polls: nobody waits for them when the router stops.
-WAITING_VERBS = frozenset((Verb.PULL, Verb.RESULT, Verb.HEARTBEAT))
+WAITING_VERBS = frozenset((Verb.PULL, Verb.RESULT, Verb.HEARTBEAT, Verb.EVENTS))
 _VERB_AT = 1
 
 

@@ -28,7 +28,7 @@ from pyq.wire import (
 SPLIT_VERBS = frozenset(
     (
         *(Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.EXTEND, Verb.PROGRESS),
-        *(Verb.RETRY, Verb.CANCEL, Verb.PURGE),
+        *(Verb.LOG, Verb.RETRY, Verb.CANCEL, Verb.PURGE, Verb.PROMOTE, Verb.UPDATE),
     )
 )
 # Questions and orders that every shard gets as they are.

@@ -18,8 +18,8 @@ from pyq.messages import (
     Reply,
     ResultRef,
     error_body,
-    parse,
 )
+from pyq.parsing import parse
 from pyq.wire import (
     HEADER_BYTES,
     Flag,

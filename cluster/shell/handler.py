@@ -77,7 +77,7 @@ def shell_handler(
             env=wanted.env,
             cwd=wanted.cwd,
             # Somebody else may run the job by now: never beside us.
-            unwanted=lambda: job.lost or job.released,
+            unwanted=lambda: job.lost or job.released or job.cancel_requested,
         )
         if outcome.stopped or job.released:
             raise Release  # the command was killed for no fault of its own

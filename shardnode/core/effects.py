@@ -7,9 +7,10 @@ They are grouped by kind, because the store writes each kind in one statement.
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from pyq.job import JobState
+from pyq.job import Verdict
 from pyq.messages import Reply
-from shardnode.core.state import Job
+from pyq.settings import Settings
+from shardnode.core.state import Job, TimedKey
 
 
 class Now(NamedTuple):
@@ -24,7 +25,7 @@ class Tombstone(NamedTuple):
     """What is left of a job that ended: enough to answer a repeat."""
 
     id: bytes
-    verdict: JobState  # COMPLETED, DEAD or GONE
+    verdict: Verdict
     ended_at: int
     digest: bytes  # eight bytes of the last token; empty if it was never leased
     seq: int  # its record, for as long as that is kept
@@ -50,7 +51,11 @@ class Page(NamedTuple):
 #   ("job", id)                          -> Stored | Tombstone | None
 #   ("custom", queue number, custom id)  -> Stored | Tombstone | None
 #   ("custom_any", custom id)            -> list of Stored and Tombstone, of every queue
-#   ("page", queue number or 0, state or 0, after, limit) -> Page
+#   ("page", queue number or 0, state or 0, after, limit, filters) -> Page; filters: pyq.messages
+#   ("dead_oldest", queue number, died before, limit) -> list of Stored, longest dead first
+#   ("dead_stats", queue number)         -> list of (reason, count, oldest death, newest death)
+#   ("logs", seq, after, limit)          -> list of (number, wall ms, attempt, text)
+#   ("named_count", queue number)        -> how many tombstones of it have a custom id
 #   ("horizon",)                         -> millisecond before which tombstones were trimmed
 Key: TypeAlias = tuple[object, ...]
 Found: TypeAlias = dict[Key, object]
@@ -64,44 +69,99 @@ class Need:
 
 
 @dataclass(slots=True)
+class Rare:
+    """What most commands do not want done. Kept apart: making it costs as much as a command."""
+
+    settings: dict[int, Settings] = field(default_factory=dict)  # of queues, by number
+    windows: dict[int, int] = field(default_factory=dict)  # leases in the window, by queue number
+    obliterated: dict[int, None] = field(default_factory=dict)  # queues of which nothing stays
+    rewritten: dict[int, Job] = field(default_factory=dict)  # the immutable part differs after all
+    # Unique keys that are held for a time, by queue number and key; None: free.
+    timed_keys: dict[tuple[int, str], TimedKey | None] = field(default_factory=dict)
+    # Lines of logs: job's seq, number, wall ms, attempt, text; and by seq the first one kept.
+    lines: list[tuple[int, int, int, int, str]] = field(default_factory=list)
+    lines_cut: dict[int, int] = field(default_factory=dict)
+    verdicts: dict[bytes, Verdict] = field(default_factory=dict)  # of those ended that are gone
+    unburied: dict[int, None] = field(default_factory=dict)  # leave the list of dead letters
+    buried: dict[int, Job] = field(default_factory=dict)  # join it
+    revived: dict[bytes, None] = field(default_factory=dict)  # ids whose tombstone goes
+    trimmed_count: int = 0  # oldest tombstones to drop
+    ended_before: int = 0  # wall: tombstones of what ended before go, with their custom ids
+
+
+@dataclass(slots=True)
 class Effects:
-    """Everything one command, or one turn, wants done."""
+    """Everything one command, or one turn, wants done.
+
+    Whoever writes them removes before it adds: tombstones of the revived before those of the
+    ended, the unburied before the buried. Obliterated queues come last: what else was written
+    of them in the same turn goes, too.
+    """
 
     queues: dict[int, str] = field(default_factory=dict)  # new queues, by number
     accepted: dict[int, Job] = field(default_factory=dict)  # new jobs: the immutable part
-    payloads: dict[int, bytes] = field(default_factory=dict)  # of the accepted
+    payloads: dict[int, bytes] = field(default_factory=dict)  # of the accepted and rewritten
     custom_ids: list[Job] = field(default_factory=list)  # accepted under a custom id
     changed: dict[int, Job] = field(default_factory=dict)  # the mutable part, to be rewritten
     results: dict[int, bytes | None] = field(default_factory=dict)  # None: removed
     ended: dict[bytes, Job] = field(default_factory=dict)  # leave a tombstone, by id
-    revived: list[bytes] = field(default_factory=list)  # ids whose tombstone goes
     forgotten: list[int] = field(default_factory=list)  # all records of these jobs
-    trimmed_count: int = 0  # oldest tombstones to drop
-    ended_before: int = 0  # wall: tombstones of what ended before go, with their custom ids
     replies: list[Reply] = field(default_factory=list)
+    maybe_rare: Rare | None = None
+
+    @property
+    def rare(self) -> Rare:
+        """What is rarely wanted, made on first use."""
+        if self.maybe_rare is None:
+            self.maybe_rare = Rare()
+        return self.maybe_rare
 
     def merge(self, later: "Effects") -> None:
         """Add the effects of a later command of the same turn."""
+        if later.maybe_rare is not None:
+            self._merge_rare(later.maybe_rare)
         if later.queues:
             self.queues.update(later.queues)
         if later.accepted:
             self.accepted.update(later.accepted)
-            self.payloads.update(later.payloads)
             self.custom_ids += later.custom_ids
+        if later.payloads:
+            self.payloads.update(later.payloads)
         if later.changed:
             self.changed.update(later.changed)
         if later.results:
             self.results.update(later.results)
         if later.ended:
             self.ended.update(later.ended)
-        if later.revived:
-            self.revived += later.revived
         if later.forgotten:
             self.forgotten += later.forgotten
-        self.trimmed_count += later.trimmed_count
-        self.ended_before = max(self.ended_before, later.ended_before)
         if later.replies:
             self.replies += later.replies
+
+    def _merge_rare(self, later: Rare) -> None:
+        """A removal voids what was added before it in the same turn."""
+        for number in later.obliterated:
+            self.queues.pop(number, None)
+            self.rare.settings.pop(number, None)
+            self.rare.windows.pop(number, None)
+        for job_id in later.revived:
+            self.ended.pop(job_id, None)
+        rare = self.rare
+        for seq in later.unburied:
+            rare.buried.pop(seq, None)
+        rare.settings.update(later.settings)
+        rare.windows.update(later.windows)
+        rare.obliterated.update(later.obliterated)
+        rare.rewritten.update(later.rewritten)
+        rare.timed_keys.update(later.timed_keys)
+        rare.lines += later.lines
+        rare.lines_cut.update(later.lines_cut)
+        rare.verdicts.update(later.verdicts)
+        rare.unburied.update(later.unburied)
+        rare.buried.update(later.buried)
+        rare.revived.update(later.revived)
+        rare.trimmed_count += later.trimmed_count
+        rare.ended_before = max(rare.ended_before, later.ended_before)
 
     @property
     def writes(self) -> bool:
@@ -113,6 +173,5 @@ class Effects:
             or self.results
             or self.forgotten
             or self.queues
-            or self.trimmed_count
-            or self.ended_before
+            or self.maybe_rare
         )

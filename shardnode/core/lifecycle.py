@@ -1,15 +1,30 @@
 """The moves of a job, one function each, with everything that must happen in the same commit.
 
-Operations decide which move; these do it: state, counts, indexes, records, replies to
-those who wait. MOVES (pyq/job.py) lists what is legal; nothing else changes a state.
+Operations decide which move; these do it: state, counts, indexes, records, events, replies
+to those who wait. MOVES (pyq/job.py) lists what is legal; nothing else changes a state.
 """
 
+from heapq import heappush
+
+from pyq.backoff import backoff_ms
 from pyq.errors import Status
-from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, GONE, LEGAL, WAITING, JobState
+from pyq.job import (
+    ACTIVE,
+    COMPLETED,
+    DEAD,
+    DELAYED,
+    GONE,
+    LEGAL,
+    WAITING,
+    JobState,
+    Verdict,
+)
 from pyq.limits import ERROR_BYTES_MAX, HISTORY_MAX, LINGER_BYTES_MAX
 from pyq.messages import Reply
-from shardnode.core.backoff import backoff_ms, chance
+from shardnode.core.dice import chance
 from shardnode.core.effects import Effects, Now
+from shardnode.core.keys import release_key
+from shardnode.core.queues import enter, leave, put_back, wake
 from shardnode.core.retention import note_finished
 from shardnode.core.state import Job, LeaseEnd, QueueState, ShardState
 
@@ -28,38 +43,37 @@ def open_queue(state: ShardState, name: str, effects: Effects) -> QueueState:
     """Return a queue, made and recorded if it is new."""
     queue = state.queues.get(name)
     if queue is None:
-        queue = state.add_queue(len(state.queues) + 1, name)
+        queue = state.add_queue(state.queues_made + 1, name)
         effects.queues[queue.number] = name
     return queue
 
 
-def wake(state: ShardState, job: Job) -> None:
-    """Remember that somebody waits for this job, which has just become ready."""
-    if job.queue.parked:
-        state.awake[job.queue] = None
-
-
 def become_ready(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
-    """A delayed or active job joins the tail of its priority."""
+    """A delayed or active job waits to be leased."""
     _move(job, WAITING)
     job.run_at = 0
-    job.ready = state.next_number()
     job.updated_at = now.wall_ms
-    job.queue.line.add([job])
+    enter(state, job)
     effects.changed[job.seq] = job
-    wake(state, job)
+    if state.events.on:
+        state.events.record("waiting", now.wall_ms, [job])
 
 
-def become_delayed(state: ShardState, job: Job, delay_ms: int, now: Now, effects: Effects) -> None:
-    """An active job waits for `delay_ms` before it is ready again; zero: it is ready now."""
-    if delay_ms <= 0:
+def become_delayed(state: ShardState, job: Job, run_at: int, now: Now, effects: Effects) -> None:
+    """A job waits until `run_at` (wall) before it is ready; if that is not ahead, it is ready now.
+
+    A waiting one has left the line before.
+    """
+    if run_at <= now.wall_ms:
         become_ready(state, job, now, effects)
         return
     _move(job, DELAYED)
-    job.run_at = now.wall_ms + delay_ms
+    job.run_at = run_at
     job.updated_at = now.wall_ms
     state.timers.delay(job)
     effects.changed[job.seq] = job
+    if state.events.on:
+        state.events.record("delayed", now.wall_ms, [job], [[run_at]])
 
 
 def end_lease(state: ShardState, job: Job, end: LeaseEnd) -> None:
@@ -73,20 +87,26 @@ def end_lease(state: ShardState, job: Job, end: LeaseEnd) -> None:
     grant.jobs_count -= 1
     if grant.jobs_count == 0:
         state.grants.pop(grant.request_id, None)
+    if job.queue.limited:
+        wake(state, job.queue)
 
 
 def give_back(state: ShardState, job: Job, delay_ms: int, now: Now, effects: Effects) -> None:
     """A lease is released: nothing is charged, and the job keeps its place in line."""
     end_lease(state, job, LeaseEnd.RELEASED)
+    if job.cancel_requested:
+        remove(state, job, Verdict.CANCELLED, now, effects)
+        return
     job.attempt -= 1
     if delay_ms > 0:
-        become_delayed(state, job, delay_ms, now, effects)
+        become_delayed(state, job, now.wall_ms + delay_ms, now, effects)
         return
     _move(job, WAITING)
     job.updated_at = now.wall_ms
-    job.queue.line.put_back(job)
+    put_back(state, job)
     effects.changed[job.seq] = job
-    wake(state, job)
+    if state.events.on:
+        state.events.record("waiting", now.wall_ms, [job])
 
 
 def complete(
@@ -118,26 +138,25 @@ def complete(
             grant.jobs_count -= 1
             if not grant.jobs_count:
                 state.grants.pop(grant.request_id, None)
+            if queue.limited:
+                wake(state, queue)
         else:  # a late ack
             assert LEGAL[before][COMPLETED]
-            if before is WAITING:
-                queue.line.discard()  # its entry in the line has become stale
+            if not job.options.group:
+                leave(state, job, before)
         job.updated_at = wall_ms
         del jobs[job.id]
         ended[job.id] = job
-        options = job.options
-        if options.job_id:
-            del queue.custom[options.job_id]
-            named_count += 1
-        if options.keep_completed:
-            if result is not None or job.failures:  # a failed attempt may have left one
-                effects.results[seq] = result
+        if result is not None or job.failures:  # a failed attempt may have left one
+            effects.results[seq] = result
+        if job.options.plain:
+            queue.completed_count += 1
             if queue in seqs_by_queue:
                 seqs_by_queue[queue].append(seq)
             else:
                 seqs_by_queue[queue] = [seq]
-        else:
-            _forget_at_once(state, job, result, now, effects)
+        elif _complete_special(state, job, before, result, now, effects):
+            named_count += 1
         if waiting and job.id in waiting:
             answer_waiting(state, job.id, [COMPLETED.word, result, ""], effects)
     state.tombstones_count += len(done) - named_count
@@ -145,6 +164,58 @@ def complete(
         queue.counts[COMPLETED] += len(seqs)
         queue.finished.add(wall_ms, seqs)
         note_finished(state, queue)
+    if state.events.on:
+        state.events.record("completed", wall_ms, [job for job, _ in done])
+
+
+def _complete_special(
+    state: ShardState,
+    job: Job,
+    before: JobState,
+    result: bytes | None,
+    now: Now,
+    effects: Effects,
+) -> bool:
+    """Free what a completed job held, and keep its record as long as it says itself.
+
+    Returns whether it has a custom id.
+    """
+    queue, options = job.queue, job.options
+    if options.job_id:
+        del queue.custom[options.job_id]
+    if options.unique:
+        release_key(job, False, effects)
+    if options.group:
+        leave(state, job, before)
+    if not options.keep_completed:
+        _forget_at_once(state, job, result, now, effects)
+        return bool(options.job_id)
+    queue.counts[COMPLETED] += 1
+    queue.completed_count += 1
+    keep_record(state, job)
+    return bool(options.job_id)
+
+
+def keep_record(state: ShardState, job: Job) -> None:
+    """Note how long the record of a completed job is kept; `updated_at` is when it ended."""
+    queue, options = job.queue, job.options
+    if options.keep_ms:
+        until = queue.kept[job.seq] = job.updated_at + options.keep_ms
+        state.timers.forget(until, queue, job.seq)
+    elif options.keep_count:
+        due = queue.kept[job.seq] = queue.completed_count + options.keep_count
+        heappush(queue.by_count, (due, job.seq, job.updated_at))
+    else:
+        queue.finished.add(job.updated_at, (job.seq,))
+    note_finished(state, queue)
+
+
+def drop_record(job: Job) -> None:
+    """A completed job is none any more: its queue forgets how long its record was kept."""
+    queue = job.queue
+    queue.counts[COMPLETED] -= 1
+    if queue.kept.pop(job.seq, None) is None:
+        queue.finished.discard(job.seq, job.updated_at)
 
 
 def _forget_at_once(
@@ -152,6 +223,7 @@ def _forget_at_once(
 ) -> None:
     """A job that is not kept: nothing but its tombstone stays; its result for some seconds."""
     effects.changed.pop(job.seq, None)
+    effects.results.pop(job.seq, None)
     effects.forgotten.append(job.seq)
     size = len(result) if result is not None else 0
     if state.lingering_bytes + size <= LINGER_BYTES_MAX:
@@ -164,32 +236,83 @@ def kill(state: ShardState, job: Job, reason: str, now: Now, effects: Effects) -
     """The job becomes a dead letter, in the same commit as its last failure."""
     detail = job.need_detail()
     detail.reason = reason
+    before = job.state
     _move(job, DEAD)
     job.updated_at = now.wall_ms
+    if job.options.group:
+        leave(state, job, before)
+    if job.options.unique:
+        release_key(job, False, effects)
     _leave_memory(state, job, effects)
-    job.queue.dead[job.seq] = None
+    effects.rare.buried[job.seq] = job
     effects.changed[job.seq] = job
     answer_waiting(state, job.id, [DEAD.word, None, detail.error], effects)
+    if state.events.on:
+        state.events.record("dead", now.wall_ms, [job], [[reason, detail.error]])
 
 
-def remove_waiting(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
-    """A job that waits or is delayed is taken back: only its tombstone stays."""
-    in_line = job.state is WAITING
+def remove(state: ShardState, job: Job, verdict: Verdict, now: Now, effects: Effects) -> None:
+    """A job that has not ended is gone: only its tombstone stays, which says why.
+
+    If it was active, its lease has ended before.
+    """
+    before = job.state
     _move(job, GONE)
     job.queue.counts[GONE] -= 1
-    if in_line:
-        job.queue.line.discard()
     job.updated_at = now.wall_ms
+    leave(state, job, before)
+    if job.options.unique:
+        release_key(job, True, effects)
     _leave_memory(state, job, effects)
+    effects.rare.verdicts[job.id] = verdict
     effects.forgotten.append(job.seq)
+    answer_waiting(state, job.id, [verdict.word, None, ""], effects)
+    if state.events.on:
+        state.events.record("removed", now.wall_ms, [job], [[verdict.word]])
 
 
-def remove_dead(job: Job, effects: Effects) -> None:
-    """A dead letter is forgotten: its tombstone is there already, and stays."""
-    assert LEGAL[DEAD][GONE]
-    del job.queue.dead[job.seq]
-    job.queue.counts[DEAD] -= 1
+def remove_ended(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
+    """A completed or dead job is forgotten: its tombstone is there already, and stays."""
+    assert LEGAL[job.state][GONE]
+    if job.state is DEAD:
+        job.queue.counts[DEAD] -= 1
+        effects.rare.unburied[job.seq] = None
+    else:
+        drop_record(job)
     effects.forgotten.append(job.seq)
+    if state.events.on:
+        state.events.record("removed", now.wall_ms, [job], [[Verdict.REMOVED.word]])
+
+
+def revive(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
+    """A dead or completed job, read from the store, starts afresh; its history stays."""
+    assert LEGAL[job.state][WAITING]
+    queue = job.queue
+    if job.state is DEAD:
+        queue.counts[DEAD] -= 1
+        effects.rare.unburied[job.seq] = None
+    else:
+        drop_record(job)
+    queue.counts[WAITING] += 1
+    job.state = WAITING
+    job.run_at = 0
+    job.attempt = job.failures = job.stalls = 0
+    job.updated_at = now.wall_ms
+    if job.lease is not None:
+        job.lease.end = LeaseEnd.RETRIED
+    detail = job.need_detail()
+    detail.reason = detail.error = detail.traceback = ""
+    state.jobs[job.id] = job
+    if job.options.job_id:
+        queue.custom[job.options.job_id] = job
+    else:
+        state.tombstones_count -= 1
+    enter(state, job)
+    effects.changed[job.seq] = job
+    effects.results[job.seq] = None
+    effects.rare.revived[job.id] = None
+    if state.events.on:
+        state.events.record("retried", now.wall_ms, [job])
 
 
 def retry_or_kill(
@@ -211,7 +334,7 @@ def retry_or_kill(
         return
     if retry_in_ms < 0:
         retry_in_ms = backoff_ms(job.options.backoff, n, chance(now.seed, job.seq))
-    become_delayed(state, job, retry_in_ms, now, effects)
+    become_delayed(state, job, now.wall_ms + retry_in_ms, now, effects)
 
 
 def note_error(job: Job, error: str, traceback: str, now: Now) -> None:
@@ -252,3 +375,9 @@ def wake_delayed(state: ShardState, now: Now, effects: Effects) -> None:
     """Jobs whose time has come become ready."""
     while (job := state.timers.delayed.pop(now.wall_ms)) is not None:
         become_ready(state, job, now, effects)
+
+
+def expire(state: ShardState, now: Now, effects: Effects) -> None:
+    """Jobs that waited for their first lease longer than they may are gone."""
+    while (job := state.timers.expiring.pop(now.wall_ms)) is not None:
+        remove(state, job, Verdict.EXPIRED, now, effects)

@@ -5,17 +5,56 @@ normally. Everything else in memory is a function of the records.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, WAITING
 from pyq.limits import TIMEOUT_GRACE_MS
+from pyq.settings import Settings
 from shardnode.core.effects import Now
-from shardnode.core.retention import note_finished
-from shardnode.core.state import Job, LeaseEnd, Puller, ShardState
+from shardnode.core.lifecycle import keep_record
+from shardnode.core.queues import holds_group, restore_groups
+from shardnode.core.state import (
+    Job,
+    LeaseEnd,
+    Puller,
+    ShardState,
+    TimedKey,
+    sweep_period,
+)
 
 
-def restore(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
-    """Put stored jobs, in order of acceptance, back into the indexes of an empty state."""
+@dataclass(slots=True)
+class Loaded:
+    """What a store knew when it was opened, but for its jobs."""
+
+    epoch: int  # of this start: one more than the last, already on disk
+    seq: int  # last acceptance or ready number given out
+    tombstones_count: int  # without those of custom ids
+    queues: list[tuple[int, str, Settings]]  # number, name, settings; by number
+    windows: list[tuple[int, int]]  # queue, leases that counted when the last was granted
+    timed_keys: list[tuple[int, str, TimedKey]]  # queue, key
+
+
+def restore_queues(state: ShardState, loaded: Loaded, now: Now) -> None:
+    """Put what was loaded back into an empty state, before its jobs."""
+    state.counter = loaded.seq
+    state.tombstones_count = loaded.tombstones_count
+    for number, name, settings in loaded.queues:
+        queue = state.add_queue(number, name, settings)
+        if settings.auto_retry_ms or settings.dead_ms or settings.drop_oldest:
+            state.tended[queue] = 0
+    for number, leases in loaded.windows:
+        state.queues_by_number[number].window.add(now.mono_ms, leases)  # as if granted just now
+    for number, key, timed in loaded.timed_keys:
+        queue = state.queues_by_number[number]
+        queue.timed_keys[key] = timed
+        state.timers.free_key(timed.until, queue, key)
+
+
+def restore_jobs(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
+    """Put stored jobs, in order of acceptance, back into the indexes."""
     waiting: list[Job] = []
+    grouped: list[Job] = []
     completed: list[Job] = []
     for job in jobs:
         job.queue.counts[job.state] += 1
@@ -23,25 +62,36 @@ def restore(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
             completed.append(job)
             continue
         if job.state is DEAD:
-            job.queue.dead[job.seq] = None
             continue
-        state.jobs[job.id] = job
-        if job.options.job_id:
-            job.queue.custom[job.options.job_id] = job
-        if job.state is WAITING:
+        _restore_live(state, job, now)
+        if job.options.group and holds_group(job):
+            grouped.append(job)
+        elif job.state is WAITING:
             waiting.append(job)
-        elif job.state is DELAYED:
-            state.timers.delay(job)
-        elif job.state is ACTIVE:
-            _restore_lease(state, job, now)
     completed.sort(key=lambda job: job.updated_at)
     for job in completed:
-        job.queue.finished.add(job.updated_at, (job.seq,))
-        note_finished(state, job.queue)
+        job.queue.completed_count += 1
+        keep_record(state, job)
+    waiting += restore_groups(grouped)
     waiting.sort(key=lambda job: job.ready)
     for job in waiting:
-        job.queue.line.add([job])
+        job.queue.line.restore(job)
     state.sweep_at = now.mono_ms + state.sweep_period_ms
+
+
+def _restore_live(state: ShardState, job: Job, now: Now) -> None:
+    queue, options = job.queue, job.options
+    state.jobs[job.id] = job
+    if options.job_id:
+        queue.custom[options.job_id] = job
+    if options.unique and not options.unique_ttl_ms:
+        queue.unique[options.unique] = job
+    if job.state is DELAYED:
+        state.timers.delay(job)
+    elif job.state is ACTIVE:
+        _restore_lease(state, job, now)
+    if options.ttl_ms and job.lease is None:
+        state.timers.expire(job)
 
 
 def _restore_lease(state: ShardState, job: Job, now: Now) -> None:
@@ -59,5 +109,6 @@ def _restore_lease(state: ShardState, job: Job, now: Now) -> None:
     grant.jobs_count += 1
     state.grants[grant.request_id].append(job)
     state.processing[job.seq] = job
+    state.sweep_period_ms = min(state.sweep_period_ms, sweep_period(grant.lease_ms))
     if job.options.timeout_ms:
         state.timers.limit(now.mono_ms + job.options.timeout_ms + TIMEOUT_GRACE_MS, job, lease)

@@ -1,12 +1,14 @@
-"""What a shard forgets: completed jobs beyond what a queue keeps, the oldest tombstones.
+"""What a shard forgets: completed jobs beyond what is kept of them, the oldest tombstones.
 
-Nothing that can still run is ever forgotten, and no completed job within its first minute.
+How many and how long says the queue, or the job itself. Nothing that can still run is ever
+forgotten, and no completed job within its first minute.
 """
+
+from heapq import heappop
 
 from pyq.job import COMPLETED
 from pyq.limits import (
     AGING_MS,
-    COMPLETED_KEPT_DEFAULT,
     COMPLETED_MS_MIN,
     RETENTION_JOBS_MAX,
     TOMBSTONE_MS_MAX,
@@ -17,32 +19,64 @@ from shardnode.core.state import QueueState, ShardState
 
 
 def note_finished(state: ShardState, queue: QueueState) -> None:
-    """Remember a queue that holds more completed jobs than it keeps."""
-    if queue.finished.count > COMPLETED_KEPT_DEFAULT:
+    """Remember a queue that holds completed jobs which are or will be too many or too old."""
+    finished = queue.finished
+    too_many = finished.count > queue.settings.keep_count
+    if too_many or (queue.settings.keep_ms and finished.count) or queue.by_count:
         state.overfull[queue] = None
 
 
 def forget_old(state: ShardState, now: Now, effects: Effects) -> None:
     """Forget a bounded number of what is too old; the next pass goes on."""
-    budget = RETENTION_JOBS_MAX
-    before = now.wall_ms - COMPLETED_MS_MIN
+    budget = RETENTION_JOBS_MAX - _forget_aged(state, now, effects, RETENTION_JOBS_MAX)
     for queue in list(state.overfull):
-        seqs = queue.finished.take(COMPLETED_KEPT_DEFAULT, before, budget)
+        seqs = _surplus(queue, now, budget)
         queue.counts[COMPLETED] -= len(seqs)
         budget -= len(seqs)
         effects.forgotten += seqs
-        if queue.finished.count <= COMPLETED_KEPT_DEFAULT:
-            del state.overfull[queue]
+        del state.overfull[queue]
+        note_finished(state, queue)
         if budget == 0:
             state.retention_at = now.mono_ms  # more to do: in the next turn, not in this one
             break
     effects.forgotten.sort()  # deletes in key order cost a ninth of random ones
     excess = state.tombstones_count - TOMBSTONES_MAX
     if excess > 0:
-        effects.trimmed_count = min(excess, RETENTION_JOBS_MAX)
-        state.tombstones_count -= effects.trimmed_count
+        effects.rare.trimmed_count = min(excess, RETENTION_JOBS_MAX)
+        state.tombstones_count -= effects.rare.trimmed_count
     if excess > RETENTION_JOBS_MAX:
         state.retention_at = now.mono_ms
     if now.mono_ms >= state.aging_at:
         state.aging_at = now.mono_ms + AGING_MS
-        effects.ended_before = now.wall_ms - TOMBSTONE_MS_MAX
+        effects.rare.ended_before = now.wall_ms - TOMBSTONE_MS_MAX
+
+
+def _forget_aged(state: ShardState, now: Now, effects: Effects, limit: int) -> int:
+    """Forget records that were kept for a time of their own; return how many."""
+    count = 0
+    while count < limit and (record := state.timers.kept.pop(now.wall_ms)) is not None:
+        queue, seq = record
+        del queue.kept[seq]
+        queue.counts[COMPLETED] -= 1
+        effects.forgotten.append(seq)
+        count += 1
+    return count
+
+
+def _surplus(queue: QueueState, now: Now, limit: int) -> list[int]:
+    """Take out at most `limit` completed jobs that the queue need not keep."""
+    settings = queue.settings
+    youngest = now.wall_ms - COMPLETED_MS_MIN
+    seqs = queue.finished.take(settings.keep_count, youngest, limit)
+    if settings.keep_ms:
+        before = min(youngest, now.wall_ms - settings.keep_ms)
+        seqs += queue.finished.take(0, before, limit - len(seqs))
+    while queue.by_count and len(seqs) < limit:
+        due, seq, ended_at = queue.by_count[0]
+        if queue.kept.get(seq) == due:
+            if due > queue.completed_count or ended_at > youngest:
+                break
+            del queue.kept[seq]
+            seqs.append(seq)
+        heappop(queue.by_count)
+    return seqs

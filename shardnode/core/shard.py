@@ -8,21 +8,33 @@ from typing import Any
 
 from pyq.limits import (
     RETENTION_MS,
+    TEND_MS,
     TOMBSTONES_MAX,
 )
 from pyq.messages import (
     Ack,
     Cancel,
+    Clean,
     Command,
+    Configure,
     Counts,
+    DeadStats,
+    Drain,
+    Events,
     Extend,
     Fail,
     Get,
     Goodbye,
     Heartbeat,
     List,
+    Log,
+    Logs,
+    Obliterate,
+    Origin,
+    Pause,
     Ping,
     Progress,
+    Promote,
     Pull,
     Purge,
     Push,
@@ -33,12 +45,22 @@ from pyq.messages import (
     Stats,
     StopWorkers,
     Sweep,
+    Tend,
     Unpull,
+    Update,
     Workers,
 )
 from shardnode.core.effects import Effects, Found, Need, Now
-from shardnode.core.lifecycle import wake_delayed
-from shardnode.core.operations.deadletters import retry
+from shardnode.core.keys import free_keys
+from shardnode.core.lifecycle import expire, wake_delayed
+from shardnode.core.operations.changes import promote, update
+from shardnode.core.operations.deadletters import dead_stats, retry, tend
+from shardnode.core.operations.events import (
+    answer_readers,
+    events,
+    expire_reader,
+    stop_if_idle,
+)
 from shardnode.core.operations.pull import (
     expire_pull,
     give_back_undelivered,
@@ -57,8 +79,10 @@ from shardnode.core.operations.query import (
     result,
     stats,
 )
-from shardnode.core.operations.removal import cancel, purge
-from shardnode.core.operations.settle import ack, extend, fail, progress, release
+from shardnode.core.operations.removal import cancel, clean, drain, obliterate, purge
+from shardnode.core.operations.reports import extend, log, logs, progress
+from shardnode.core.operations.settings import configure, pause
+from shardnode.core.operations.settle import ack, fail, release
 from shardnode.core.operations.sweep import end_timed_out, router_seen, sweep, sweep_if_overdue
 from shardnode.core.operations.workers import (
     answer_beat,
@@ -67,29 +91,48 @@ from shardnode.core.operations.workers import (
     list_workers,
     stop_workers,
 )
+from shardnode.core.queues import open_windows
 from shardnode.core.retention import forget_old
-from shardnode.core.state import ParkedBeat, ParkedPull, ParkedResult, ShardState
+from shardnode.core.state import (
+    ParkedBeat,
+    ParkedEvents,
+    ParkedPull,
+    ParkedResult,
+    ShardState,
+)
 
 # Operations that may ask for records first, and those that never do.
 _READING: dict[type, Callable[[ShardState, Any, Now, Found | None], Effects | Need]] = {
     Push: push,
     Ack: ack,
     Fail: fail,
+    Release: release,
     Get: get,
     List: list_jobs,
     Result: result,
     Retry: retry,
     Cancel: cancel,
     Purge: purge,
+    Promote: promote,
+    Update: update,
+    Drain: drain,
+    Clean: clean,
+    Obliterate: obliterate,
+    DeadStats: dead_stats,
+    Tend: tend,
+    Logs: logs,
 }
 _PLAIN: dict[type, Callable[[ShardState, Any, Now], Effects]] = {
     Pull: pull,
     Unpull: unpull,
     Return: give_back_undelivered,
-    Release: release,
     Heartbeat: heartbeat,
     Extend: extend,
     Progress: progress,
+    Log: log,
+    Configure: configure,
+    Pause: pause,
+    Events: events,
     Counts: counts,
     Sweep: sweep,
     Stats: stats,
@@ -110,7 +153,8 @@ class Shard:
         """Carry out one command.
 
         Returns its effects, or Need: then read those records and apply the command again
-        with them in `found`. A command whose caller has stopped waiting does nothing.
+        with them in `found`, beside what it needed before. A command whose caller has
+        stopped waiting does nothing.
         """
         state = self.state
         origin = command.origin
@@ -127,8 +171,7 @@ class Shard:
             if isinstance(outcome, Need):
                 return outcome
             effects = outcome
-        if state.awake:
-            serve_parked(state, now, effects)
+        self._serve(now, effects)
         return effects
 
     def tick(
@@ -147,16 +190,27 @@ class Shard:
             wake_parked(state)
         state.disk_low = disk_low
         state.disk_room = disk_room
+        free_keys(state, now, effects)
         wake_delayed(state, now, effects)
+        expire(state, now, effects)
+        open_windows(state, now)
         end_timed_out(state, now, effects)
         sweep_if_overdue(state, now, effects)
         self._expire_parked(now, effects)
         if now.mono_ms >= state.retention_at:
             state.retention_at = now.mono_ms + RETENTION_MS
             forget_old(state, now, effects)
-        if state.awake:
-            serve_parked(state, now, effects)
+            stop_if_idle(state, now)
+        self._serve(now, effects)
         return effects
+
+    def chores(self, now: Now) -> list[Command]:
+        """Return what the shard orders itself to do in this turn: commands without a sender."""
+        state = self.state
+        if not state.tended or now.mono_ms < state.tend_at:
+            return []
+        state.tend_at = now.mono_ms + TEND_MS
+        return [Tend(Origin(bytes(16)), queue.name, after) for queue, after in state.tended.items()]
 
     def next_wakeup(self, now: Now) -> int | None:
         """Return the monotonic millisecond at which `tick` has something to do, or None."""
@@ -166,7 +220,22 @@ class Shard:
             candidates.append(state.sweep_at + state.sweep_period_ms)
         if state.overfull or state.tombstones_count > TOMBSTONES_MAX:
             candidates.append(state.retention_at)
+        forget_at = state.timers.kept.next_ms()
+        if forget_at is not None:
+            at = now.mono_ms + max(0, forget_at - now.wall_ms)
+            candidates.append(max(at, state.retention_at))
+        if state.tended:
+            candidates.append(state.tend_at)
         return min((at for at in candidates if at is not None), default=None)
+
+    def _serve(self, now: Now, effects: Effects) -> None:
+        """Who waits gets what has become possible, and hears what has happened."""
+        state = self.state
+        if state.awake:
+            serve_parked(state, now, effects)
+        log = state.events
+        if log.readers and log.next != log.told:
+            answer_readers(state, effects)
 
     def _expire_parked(self, now: Now, effects: Effects) -> None:
         state = self.state
@@ -179,3 +248,5 @@ class Shard:
                 answer_beat(state, who, effects)
             elif isinstance(who, ParkedResult):
                 expire_result(state, who, effects)
+            elif isinstance(who, ParkedEvents):
+                expire_reader(state, who, effects)

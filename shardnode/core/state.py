@@ -8,13 +8,15 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from typing import NamedTuple, TypeAlias
 
 from pyq.ids import slot_of_id
 from pyq.job import GONE, JobState
-from pyq.limits import DISK_RESERVE_BYTES, MIB, SWEEP_MS_MAX
-from pyq.messages import Heartbeat, Pull, Result, Worker
+from pyq.limits import DISK_RESERVE_BYTES, EVENTS_MAX, MIB, SWEEP_MS_MAX, SWEEP_MS_MIN
+from pyq.messages import Events, Heartbeat, Pull, Result, Worker
 from pyq.options import Options
 from pyq.routes import shard_of
+from pyq.settings import DEFAULT_SETTINGS, Settings
 from shardnode.core.heap import ReadyLine
 from shardnode.core.timers import Timers
 
@@ -28,6 +30,7 @@ class LeaseEnd(IntEnum):
     RELEASED = 3  # a repeat of the RELEASE is answered OK
     TIMED_OUT = 4
     ACKED = 5
+    RETRIED = 6  # the job has started afresh since: the token is void
 
 
 HELD = LeaseEnd.HELD
@@ -69,13 +72,14 @@ class Grant:
 class Lease:
     """The right to finish one attempt of a job, alive as long as heartbeats come."""
 
-    __slots__ = ("beat_at", "end", "graces_count", "grant", "suspect", "token")
+    __slots__ = ("beat_at", "end", "graces_count", "grant", "suspect", "token", "told")
 
     token: bytes
     grant: Grant
     beat_at: int  # monotonic; the lease lasts lease_ms from here
     suspect: bool
     graces_count: int  # fresh lease times given after router outages, since the last beat
+    told: bool  # the holder knows that the job shall be cancelled
     end: LeaseEnd
 
 
@@ -87,14 +91,32 @@ def new_lease(token: bytes, grant: Grant, beat_at: int) -> Lease:
     lease.beat_at = beat_at
     lease.suspect = False
     lease.graces_count = 0
+    lease.told = False
     lease.end = HELD
     return lease
 
 
-class Detail:
-    """What most jobs never have: errors, history, progress."""
+def sweep_period(lease_ms: int) -> int:
+    """Return the milliseconds between two sweeps where no lease is shorter than `lease_ms`."""
+    return min(max(lease_ms // 4, SWEEP_MS_MIN), SWEEP_MS_MAX)
 
-    __slots__ = ("error", "history", "progress", "reason", "traceback")
+
+class Detail:
+    """What most jobs never have: errors, history, progress, log lines, a wish to cancel it."""
+
+    __slots__ = (
+        "auto_retries",
+        "cancel_requested",
+        "error",
+        "history",
+        "lines_count",
+        "lines_fence",
+        "lines_taken",
+        "progress",
+        "reason",
+        "retried_by",
+        "traceback",
+    )
 
     def __init__(self) -> None:
         self.error = ""
@@ -102,6 +124,12 @@ class Detail:
         self.reason = ""  # why it is dead: exhausted, unrecoverable, timeout, stalled
         self.history: list[tuple[int, int, str]] = []  # attempt, wall ms, error
         self.progress = b""
+        self.cancel_requested = False  # active, and to be removed when its lease ends
+        self.retried_by = b""  # the last RETRY of it, so that its repeat is known
+        self.auto_retries = 0  # how often it was retried by the queue's setting
+        self.lines_count = 0  # of its log, ever
+        self.lines_fence = 0  # the lease that wrote last
+        self.lines_taken = 0  # ... and the number of its last line
 
 
 class Job:
@@ -149,6 +177,19 @@ class Job:
             self.detail = Detail()
         return self.detail
 
+    @property
+    def cancel_requested(self) -> bool:
+        """True if the job is removed as soon as its lease ends."""
+        return self.detail is not None and self.detail.cancel_requested
+
+    def twin(self) -> "Job":
+        """Return a copy that takes the place of this object, which is gone from then on."""
+        twin = Job()
+        for name in Job.__slots__:
+            setattr(twin, name, getattr(self, name))
+        self.state = GONE
+        return twin
+
 
 def new_job(
     seq: int,
@@ -172,7 +213,7 @@ def new_job(
     job.created_at = created_at
     job.run_at = run_at
     job.state = state
-    job.ready = seq
+    job.ready = -seq if options.lifo else seq  # the newest stands first
     job.attempt = 0
     job.failures = 0
     job.stalls = 0
@@ -192,6 +233,22 @@ class Finished:
         self._taken = 0  # of the first group
         self.count = 0
 
+    def discard(self, seq: int, ended_at: int) -> None:
+        """Take out one job that left in another way."""
+        for number, (started_at, seqs) in enumerate(self._groups):
+            if started_at <= ended_at < started_at + 1_000:
+                skip = 0 if number else self._taken
+                if seq in seqs[skip:]:
+                    del seqs[seqs.index(seq, skip)]
+                    self.count -= 1
+                    return
+        raise AssertionError("a completed job is among the finished of its queue")
+
+    @property
+    def oldest_at(self) -> int | None:
+        """A wall millisecond at or before the end of the oldest, or None."""
+        return self._groups[0][0] if self._groups else None
+
     def add(self, ended_at: int, seqs: Sequence[int]) -> None:
         """Remember that jobs ended at wall time `ended_at`."""
         if not self._groups or not 0 <= ended_at - self._groups[-1][0] < 1_000:
@@ -207,9 +264,10 @@ class Finished:
             if started_at + 1_000 > ended_before:
                 break
             count = min(limit - len(taken), self.count - keep, len(seqs) - self._taken)
-            taken += seqs[self._taken : self._taken + count]
+            part = seqs[self._taken : self._taken + count].tolist()
             self._taken += count
-            self.count -= count
+            taken += part
+            self.count -= len(part)
             if self._taken == len(seqs):
                 self._groups.popleft()
                 self._taken = 0
@@ -254,6 +312,116 @@ class ParkedResult:
         self.done = False
 
 
+class ParkedEvents:
+    """A reader who waits for the next event."""
+
+    __slots__ = ("command", "done")
+
+    def __init__(self, command: Events) -> None:
+        self.command = command
+        self.done = False
+
+
+class EventLog:
+    """The last events of a shard, numbered; recorded only while somebody reads them.
+
+    What one command did to several jobs is one entry, taken apart when it is read: on the
+    hot path an event costs nothing if nobody reads, and little if somebody does.
+    """
+
+    __slots__ = ("began", "entries", "first", "idle_at", "next", "on", "readers", "told")
+
+    def __init__(self) -> None:
+        self.on = False
+        self.next = 1  # number of the next event
+        self.told = 1  # ... when the readers were last looked at
+        self.first = 1  # number of the oldest one kept
+        self.began = 1  # number of the first one recorded since somebody reads
+        # Number of the first, kind, wall ms, whom it concerns, and a detail for each.
+        self.entries: deque[EventEntry] = deque()
+        self.idle_at = 0  # monotonic; recording ends if nobody reads until then
+        self.readers: list[ParkedEvents] = []
+
+    def record(
+        self,
+        kind: str,
+        wall_ms: int,
+        jobs: "Sequence[Job]",
+        details: Sequence[object] | None = None,
+    ) -> None:
+        """Something happened to jobs. Call it only while `on`."""
+        if jobs:
+            self._add((self.next, kind, wall_ms, jobs, details), len(jobs))
+
+    def record_of_queue(self, kind: str, wall_ms: int, queue: "QueueState", detail: object) -> None:
+        """Something happened to a queue. Call it only while `on`."""
+        self._add((self.next, kind, wall_ms, (queue,), (detail,)), 1)
+
+    def _add(self, entry: "EventEntry", count: int) -> None:
+        self.entries.append(entry)
+        self.next += count
+        while self.next - self.first > EVENTS_MAX and len(self.entries) > 1:
+            self.entries.popleft()
+            self.first = self.entries[0][0]
+
+
+EventEntry: TypeAlias = (
+    "tuple[int, str, int, Sequence[Job] | Sequence[QueueState], Sequence[object] | None]"
+)
+
+
+class Group:
+    """A FIFO group of a queue: who may run now or holds it, and who is behind.
+
+    `exposed` are as many of its jobs as may run at once (one, unless set otherwise): in
+    line, active, or delayed after a run, which holds the group. The others wait `behind`
+    them, in order of their first readiness, and are not in line.
+    """
+
+    __slots__ = ("behind", "exposed", "paused", "stale_count")
+
+    def __init__(self, paused: bool) -> None:
+        self.exposed: dict[int, Job] = {}  # by seq
+        self.behind: deque[Job] = deque()
+        self.stale_count = 0  # of those behind who left in another way
+        self.paused = paused
+
+
+class TimedKey(NamedTuple):
+    """A unique key that is held until a time, whatever becomes of its job."""
+
+    id: bytes  # of the job that took it
+    seq: int
+    until: int  # wall
+
+
+class Window:
+    """When leases were granted, as far back as the rate limit of the queue looks."""
+
+    __slots__ = ("_grants", "count")
+
+    def __init__(self) -> None:
+        self._grants: deque[tuple[int, int]] = deque()  # monotonic ms, leases
+        self.count = 0
+
+    def add(self, mono_ms: int, count: int) -> None:
+        """Leases were granted."""
+        self._grants.append((mono_ms, count))
+        self.count += count
+
+    def room(self, mono_ms: int, rate_max: int, per_ms: int) -> int:
+        """Return how many leases may be granted now: at most `rate_max` in any `per_ms`."""
+        grants = self._grants
+        # A grant of the same millisecond, one window ago, may be less than a window ago.
+        while grants and mono_ms - grants[0][0] > per_ms:
+            self.count -= grants.popleft()[1]
+        return rate_max - self.count
+
+    def opens_at(self, per_ms: int) -> int:
+        """Return the monotonic millisecond at which the oldest grant stops to count."""
+        return self._grants[0][0] + per_ms + 1
+
+
 class Puller:
     """The newest pull of one client on one set of queues, and the grants it may not know of."""
 
@@ -277,18 +445,47 @@ class WorkerEntry:
 
 
 class QueueState:
-    """One queue: its line of waiting jobs, who waits for them, and its counts."""
+    """One queue: its line of waiting jobs, who waits for them, its keys, groups and counts."""
 
-    __slots__ = ("counts", "custom", "dead", "finished", "line", "name", "number", "parked")
+    __slots__ = (
+        "by_count",
+        "completed_count",
+        "counts",
+        "custom",
+        "finished",
+        "groups",
+        "kept",
+        "limited",
+        "line",
+        "name",
+        "number",
+        "parked",
+        "settings",
+        "timed_keys",
+        "unique",
+        "window",
+        "window_at",
+    )
 
-    def __init__(self, number: int, name: str) -> None:
+    def __init__(self, number: int, name: str, settings: Settings = DEFAULT_SETTINGS) -> None:
         self.number = number  # stands for the name in the records
         self.name = name
+        self.settings = settings
+        self.limited = settings.limited  # a look at the settings is needed before a lease
         self.line = ReadyLine()
+        self.groups: dict[str, Group] = {}
         self.parked: dict[bytes, ParkedPull] = {}  # by request id, in order of arrival
         self.custom: dict[str, Job] = {}  # live jobs by custom id
+        self.unique: dict[str, Job] = {}  # live jobs by the key they hold until their end
+        self.timed_keys: dict[str, TimedKey] = {}
+        self.window = Window()
+        self.window_at: int | None = None  # when a timer looks at the window again
         self.finished = Finished()
-        self.dead: dict[int, None] = {}  # seqs, in order of death
+        # Completed jobs that say themselves how long they are kept: seq -> wall ms, or the
+        # completed_count at which it goes; for those there is a heap of (count, seq, ended_at).
+        self.kept: dict[int, int] = {}
+        self.by_count: list[tuple[int, int, int]] = []
+        self.completed_count = 0  # kept records of completed jobs, ever
         self.counts = [0] * (GONE + 1)  # jobs per state, indexed by JobState
 
 
@@ -301,6 +498,7 @@ class ShardState:
         self.epoch = epoch
         self.counter = 0  # last acceptance or ready number given out
         self.queues: dict[str, QueueState] = {}
+        self.queues_made = 0  # the highest number of a queue; none is given out twice
         self.queues_by_number: dict[int, QueueState] = {}
         self.jobs: dict[bytes, Job] = {}  # live jobs: waiting, delayed, active
         self.processing: dict[int, Job] = {}  # active jobs by seq
@@ -312,6 +510,7 @@ class ShardState:
         self.lingering_bytes = 0
         self.workers: dict[str, WorkerEntry] = {}
         self.timers = Timers()
+        self.events = EventLog()
         self.tombstones_count = 0
         self.parked_count = 0
         self.grants_made = 0  # makes the tokens of several pulls of one turn differ
@@ -326,7 +525,10 @@ class ShardState:
         self.router_seen_at: int | None = None
         self.retention_at = 0
         self.aging_at = 0
-        self.overfull: dict[QueueState, None] = {}  # hold more completed jobs than they keep
+        self.overfull: dict[QueueState, None] = {}  # hold completed jobs that may have to go
+        # Queues that look after their dead letters by themselves: acceptance number of the next.
+        self.tended: dict[QueueState, int] = {}
+        self.tend_at = 0
 
     @property
     def disk_sentence(self) -> str:
@@ -343,9 +545,12 @@ class ShardState:
         self.counter += 1
         return self.counter
 
-    def add_queue(self, number: int, name: str) -> QueueState:
+    def add_queue(
+        self, number: int, name: str, settings: Settings = DEFAULT_SETTINGS
+    ) -> QueueState:
         """Make a queue known under its number."""
-        queue = QueueState(number, name)
+        queue = QueueState(number, name, settings)
+        self.queues_made = max(self.queues_made, number)
         self.queues[name] = queue
         self.queues_by_number[number] = queue
         return queue

@@ -9,12 +9,20 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
 
-from pyq.job import DELAYED
+from pyq.job import DELAYED, WAITING
 
 if TYPE_CHECKING:
-    from shardnode.core.state import Job, Lease, ParkedBeat, ParkedPull, ParkedResult
+    from shardnode.core.state import (
+        Job,
+        Lease,
+        ParkedBeat,
+        ParkedEvents,
+        ParkedPull,
+        ParkedResult,
+        QueueState,
+    )
 
-Waiting: TypeAlias = Union["ParkedPull", "ParkedBeat", "ParkedResult", bytes]
+Waiting: TypeAlias = Union["ParkedPull", "ParkedBeat", "ParkedResult", "ParkedEvents", bytes]
 T = TypeVar("T")
 
 COMPACT_MIN = 1_024  # entries below which void ones are left where they are
@@ -57,18 +65,39 @@ class _Heap(Generic[T]):
 
 
 class Timers:
-    """Due jobs on the wall clock; whoever waits, and attempts, on the monotonic one."""
+    """Due and expiring jobs, keys and records on the wall clock; durations on the monotonic one."""
 
-    __slots__ = ("delayed", "parked", "timeouts")
+    __slots__ = ("delayed", "expiring", "kept", "keys", "parked", "timeouts", "windows")
 
     def __init__(self) -> None:
         self.delayed: _Heap[Job] = _Heap(_is_delayed_until)
+        self.expiring: _Heap[Job] = _Heap(_was_never_leased)
+        self.keys: _Heap[tuple[QueueState, str]] = _Heap(_is_held_until)
+        self.kept: _Heap[tuple[QueueState, int]] = _Heap(_is_kept_until)
+        self.windows: _Heap[QueueState] = _Heap(_looks_again)
         self.parked: _Heap[Waiting] = _Heap(_still_waits)
         self.timeouts: _Heap[tuple[Job, Lease]] = _Heap(_is_held)
 
     def delay(self, job: "Job") -> None:
         """Wake up at `job.run_at` (wall)."""
         self.delayed.push(job.run_at, job, job.seq)
+
+    def expire(self, job: "Job") -> None:
+        """Wake up when this job has waited for its first lease too long (wall)."""
+        self.expiring.push(job.created_at + job.options.ttl_ms, job, job.seq)
+
+    def free_key(self, at_ms: int, queue: "QueueState", key: str) -> None:
+        """Wake up at `at_ms` (wall), until when a unique key is held."""
+        self.keys.push(at_ms, (queue, key))
+
+    def forget(self, at_ms: int, queue: "QueueState", seq: int) -> None:
+        """Wake up at `at_ms` (wall), until when the record of a completed job is kept."""
+        self.kept.push(at_ms, (queue, seq))
+
+    def open_window(self, at_ms: int, queue: "QueueState") -> None:
+        """Wake up at `at_ms` (monotonic), when the rate limit of a queue allows a lease again."""
+        queue.window_at = at_ms
+        self.windows.push(at_ms, queue)
 
     def park(self, at_ms: int, who: Waiting) -> None:
         """Wake up at `at_ms` (monotonic) for somebody who waits, or a job id that lingers."""
@@ -80,15 +109,34 @@ class Timers:
 
     def next_ms(self, wall_ms: int, mono_ms: int) -> int | None:
         """Return the monotonic millisecond of the next entry, or None."""
-        due_at = self.delayed.next_ms()
-        candidates = [self.parked.next_ms(), self.timeouts.next_ms()]
-        if due_at is not None:
-            candidates.append(mono_ms + max(0, due_at - wall_ms))
-        return min((at for at in candidates if at is not None), default=None)
+        on_wall = [self.delayed.next_ms(), self.expiring.next_ms(), self.keys.next_ms()]
+        candidates = [mono_ms + max(0, at - wall_ms) for at in on_wall if at is not None]
+        on_mono = [self.parked.next_ms(), self.timeouts.next_ms(), self.windows.next_ms()]
+        candidates += [at for at in on_mono if at is not None]
+        return min(candidates, default=None)
 
 
 def _is_delayed_until(at_ms: int, job: "Job") -> bool:
     return job.state is DELAYED and job.run_at == at_ms
+
+
+def _was_never_leased(at_ms: int, job: "Job") -> bool:
+    return job.lease is None and (job.state is WAITING or job.state is DELAYED)
+
+
+def _is_held_until(at_ms: int, key: "tuple[QueueState, str]") -> bool:
+    queue, name = key
+    held = queue.timed_keys.get(name)
+    return held is not None and held.until == at_ms
+
+
+def _is_kept_until(at_ms: int, record: "tuple[QueueState, int]") -> bool:
+    queue, seq = record
+    return queue.kept.get(seq) == at_ms
+
+
+def _looks_again(at_ms: int, queue: "QueueState") -> bool:
+    return queue.window_at == at_ms
 
 
 def _still_waits(at_ms: int, who: Waiting) -> bool:

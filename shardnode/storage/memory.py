@@ -9,19 +9,25 @@ from typing import Any
 
 from pyq.job import COMPLETED
 from pyq.limits import AGED_MAX, MATCHES_MAX
-from shardnode.core.effects import Effects, Found, Key, Page, Stored, Tombstone
-from shardnode.core.state import Job, QueueState
+from pyq.messages import Filters
+from shardnode.core.effects import Effects, Found, Key, Page, Rare, Stored, Tombstone
+from shardnode.core.recovery import Loaded
+from shardnode.core.state import Job, QueueState, TimedKey
 from shardnode.storage.records import (
+    DeadRow,
     JobRow,
     RowReader,
     StateRow,
     TombstoneRow,
+    dead_row,
     job_row,
+    matches,
+    pack_settings,
+    read_settings,
     read_tombstone,
     state_row,
-    tombstone_row,
+    tombstone_rows,
 )
-from shardnode.storage.store import Loaded
 
 
 class MemoryStore:
@@ -33,10 +39,15 @@ class MemoryStore:
         self._lsn = 0
         self._horizon_ms = 0
         self._queues: dict[int, str] = {}
+        self._settings: dict[int, bytes] = {}
+        self._windows: dict[int, int] = {}
+        self._timed_keys: dict[tuple[int, str], TimedKey] = {}
         self._jobs: dict[int, JobRow] = {}
         self._payloads: dict[int, bytes] = {}
         self._states: dict[int, StateRow] = {}
         self._results: dict[int, bytes] = {}
+        self._dead: dict[int, DeadRow] = {}
+        self._lines: dict[int, dict[int, tuple[int, int, int, str]]] = {}
         self._tombstones: dict[bytes, TombstoneRow] = {}
         self._custom: dict[tuple[str, int], tuple[bytes, int]] = {}
         self._custom_queues: dict[str, list[int]] = {}
@@ -45,7 +56,17 @@ class MemoryStore:
         """Take the next epoch and return what was known."""
         self._epoch += 1
         plain_count = sum(row[6] is None for row in self._tombstones.values())
-        return Loaded(self._epoch, self._seq, sorted(self._queues.items()), plain_count)
+        return Loaded(
+            epoch=self._epoch,
+            seq=self._seq,
+            tombstones_count=plain_count,
+            queues=[
+                (number, name, read_settings(self._settings.get(number)))
+                for number, name in sorted(self._queues.items())
+            ],
+            windows=sorted(self._windows.items()),
+            timed_keys=[(*key, held) for key, held in sorted(self._timed_keys.items())],
+        )
 
     def jobs(self, queues: Mapping[int, QueueState]) -> Iterator[Job]:
         """Yield all stored jobs in order of acceptance."""
@@ -73,16 +94,15 @@ class MemoryStore:
                 self._results.pop(number, None)
             else:
                 self._results[number] = result
-        self._tombstones.update(zip(ended, map(tombstone_row, ended.values()), strict=True))
-        for job_id in effects.revived:
-            self._tombstones.pop(job_id, None)
+        rare = effects.maybe_rare
+        if rare is not None:
+            self._put_rare(rare, set(effects.forgotten))
+        self._tombstones.update(zip(ended, tombstone_rows(effects), strict=True))
         for number in effects.forgotten:
-            for table in (jobs, payloads, states, self._results):
+            for table in (jobs, payloads, states, self._results, self._lines):
                 table.pop(number, None)
-        if effects.trimmed_count:
-            self._trim(effects.trimmed_count)
-        if effects.ended_before:
-            self._age(effects.ended_before)
+        if rare is not None:
+            self._remove_rare(rare)
 
     def commit(self) -> None:
         """Count the turn."""
@@ -116,6 +136,62 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to let go."""
 
+    def _put_rare(self, rare: Rare, gone: set[int]) -> None:
+        for number, settings in rare.settings.items():
+            packed = pack_settings(settings)
+            if packed is None:
+                self._settings.pop(number, None)
+            else:
+                self._settings[number] = packed
+        self._windows.update(rare.windows)
+        for key, held in rare.timed_keys.items():
+            if held is None:
+                self._timed_keys.pop(key, None)
+            else:
+                self._timed_keys[key] = held
+        for seq, job in rare.rewritten.items():
+            if seq in self._jobs:
+                self._jobs[seq] = job_row(job)
+        for seq, number, at, attempt, text in rare.lines:
+            self._lines.setdefault(seq, {})[number] = (number, at, attempt, text)
+        for seq, first in rare.lines_cut.items():
+            lines = self._lines.get(seq, {})
+            for number in [number for number in lines if number < first]:
+                del lines[number]
+        for job_id in rare.revived:
+            self._tombstones.pop(job_id, None)
+        for seq in rare.unburied:
+            self._dead.pop(seq, None)
+        for seq, job in rare.buried.items():
+            if seq not in gone:
+                self._dead[seq] = dead_row(job)
+
+    def _remove_rare(self, rare: Rare) -> None:
+        for number in rare.obliterated:
+            self._obliterate(number)
+        if rare.trimmed_count:
+            self._trim(rare.trimmed_count)
+        if rare.ended_before:
+            self._age(rare.ended_before)
+
+    def _obliterate(self, queue: int) -> None:
+        """Nothing of the queue stays but the ids of its jobs."""
+        for table in (self._queues, self._settings, self._windows):
+            table.pop(queue, None)
+        for key in [key for key in self._timed_keys if key[0] == queue]:
+            del self._timed_keys[key]
+        for custom, number in [key for key in self._custom if key[1] == queue]:
+            self._drop_custom_id(custom, number)
+        for job_id, row in self._tombstones.items():
+            if row[5] == queue:
+                self._tombstones[job_id] = (*row[:6], None)
+
+    def _drop_custom_id(self, custom: str, queue: int) -> None:
+        del self._custom[custom, queue]
+        self._custom_queues[custom].remove(queue)
+        if not self._custom_queues[custom]:
+            del self._custom_queues[custom]
+
     def _keep_custom_id(self, job: Job) -> None:
         key = (job.options.job_id, job.queue.number)
         if key not in self._custom:
@@ -142,25 +218,33 @@ class MemoryStore:
             self._horizon_ms = max(self._horizon_ms, int.from_bytes(job_id[:6], "big") + 1)
             del self._tombstones[job_id]
             if custom is not None:
-                del self._custom[custom, queue]
-                self._custom_queues[custom].remove(queue)
-                if not self._custom_queues[custom]:
-                    del self._custom_queues[custom]
+                self._drop_custom_id(custom, queue)
 
     def _find_one(self, key: Key, reader: RowReader) -> object:
-        kind = key[0]
-        if kind == "job":
-            return self._find_job(key[1], reader)
-        if kind == "custom":
-            return self._find_custom(key[2], key[1], reader)
-        if kind == "custom_any":
-            numbers = self._custom_queues.get(str(key[1]), [])[:MATCHES_MAX]
-            return [self._find_custom(key[1], number, reader) for number in numbers]
-        if kind == "horizon":
-            return self._horizon_ms
-        assert kind == "page", f"unknown key {key!r}"
-        _, queue, state, after, limit = key
-        return self._find_page(queue, state, after, limit, reader)
+        parts: Any = key
+        match parts:
+            case ("job", job_id):
+                return self._find_job(job_id, reader)
+            case ("custom", queue, job_id):
+                return self._find_custom(job_id, queue, reader)
+            case ("custom_any", job_id):
+                numbers = self._custom_queues.get(job_id, [])[:MATCHES_MAX]
+                return [self._find_custom(job_id, number, reader) for number in numbers]
+            case ("page", queue, state, after, limit, filters):
+                return self._find_page(queue, state, after, limit, filters, reader)
+            case ("dead_oldest", queue, died_before, limit):
+                return self._find_dead_oldest(queue, died_before, limit, reader)
+            case ("dead_stats", queue):
+                return self._find_dead_stats(queue)
+            case ("logs", seq, after, limit):
+                lines = self._lines.get(seq, {})
+                return [lines[number] for number in sorted(lines) if number > after][:limit]
+            case ("named_count", queue):
+                stones = self._tombstones.values()
+                return sum(row[5] == queue and row[6] is not None for row in stones)
+            case ("horizon",):
+                return self._horizon_ms
+        raise AssertionError(f"unknown key {key!r}")
 
     def _find_job(self, job_id: Any, reader: RowReader) -> Stored | Tombstone | None:
         row = self._tombstones.get(job_id)
@@ -187,7 +271,9 @@ class MemoryStore:
         size = None if result is None else len(result)
         return Stored(self._job(seq, reader), size)
 
-    def _find_page(self, queue: Any, state: Any, after: Any, limit: Any, reader: RowReader) -> Page:
+    def _find_page(
+        self, queue: int, state: int, after: int, limit: int, filters: Filters, reader: RowReader
+    ) -> Page:
         seqs = sorted(self._jobs)
         page: list[Stored] = []
         for seq in seqs[bisect_right(seqs, after) :]:
@@ -195,9 +281,29 @@ class MemoryStore:
                 continue
             stored = self._stored(seq, reader)
             assert stored is not None
-            if state and stored.job.state != state:
+            if (state and stored.job.state != state) or not matches(stored.job, filters):
                 continue
             page.append(stored)
             if len(page) == limit:
                 return Page(page, seq)
         return Page(page, None)
+
+    def _find_dead_oldest(
+        self, queue: int, died_before: int, limit: int, reader: RowReader
+    ) -> list[Stored]:
+        dead = sorted(
+            (died_at, seq)
+            for seq, number, died_at, _ in self._dead.values()
+            if number == queue and (died_before <= 0 or died_at < died_before)
+        )
+        stored = [self._stored(seq, reader) for _, seq in dead[:limit]]
+        return [one for one in stored if one is not None]
+
+    def _find_dead_stats(self, queue: int) -> list[tuple[str, int, int, int]]:
+        deaths: dict[str, list[int]] = {}
+        for _, number, died_at, reason in self._dead.values():
+            if number == queue:
+                deaths.setdefault(reason, []).append(died_at)
+        return [
+            (reason, len(times), min(times), max(times)) for reason, times in sorted(deaths.items())
+        ]

@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 import msgpack
 
-from pyq.job import COMPLETED, DELAYED, WAITING, JobState
+from pyq.job import COMPLETED, DEAD, DELAYED, GONE, WAITING, JobState, Verdict
+from pyq.messages import Filters
 from pyq.options import DEFAULT_OPTIONS, Options, check_options
-from shardnode.core.effects import Tombstone
+from pyq.settings import DEFAULT_SETTINGS, Settings, check_settings
+from shardnode.core.effects import Effects, Tombstone
 from shardnode.core.state import Detail, Grant, Job, LeaseEnd, QueueState, new_job, new_lease
 
 JobRow: TypeAlias = tuple[int, bytes, int, str, int, int, int, bytes | None]
@@ -18,6 +20,7 @@ StateRow: TypeAlias = tuple[
     int, int, int, int, int, int, int, int, bytes | None, int | None, bytes | None, bytes | None
 ]
 TombstoneRow: TypeAlias = tuple[bytes, int, int, bytes, int, int, str | None]
+DeadRow: TypeAlias = tuple[int, int, int, str]
 
 _packer = msgpack.Packer()
 
@@ -57,12 +60,12 @@ def state_row(job: Job) -> StateRow:
     )
 
 
-def tombstone_row(job: Job) -> TombstoneRow:
+def tombstone_row(job: Job, verdict: int) -> TombstoneRow:
     """Return what stays of an ended job: id, verdict, ended_at, digest, seq, queue, job_id."""
     lease = job.lease
     return (
         job.id,
-        job.state,
+        verdict,
         job.updated_at,
         b"" if lease is None else lease.token[4:12],
         job.seq,
@@ -71,9 +74,71 @@ def tombstone_row(job: Job) -> TombstoneRow:
     )
 
 
+def tombstone_rows(effects: Effects) -> list[TombstoneRow]:
+    """Return the tombstones that effects leave."""
+    ended = effects.ended.values()
+    rare = effects.maybe_rare
+    if rare is None or not rare.verdicts:  # of the two enumerations, GONE is REMOVED
+        return [tombstone_row(job, job.state) for job in ended]
+    known = rare.verdicts
+    return [
+        tombstone_row(job, known.get(job.id, Verdict.REMOVED) if job.state is GONE else job.state)
+        for job in ended
+    ]
+
+
 def read_tombstone(row: TombstoneRow) -> Tombstone:
     """Return the tombstone of a row."""
-    return Tombstone(row[0], JobState(row[1]), *row[2:])
+    return Tombstone(row[0], Verdict(row[1]), *row[2:])
+
+
+def dead_row(job: Job) -> DeadRow:
+    """Return a dead letter as the list of them has it: seq, queue, died_at, reason."""
+    # Without a detail it was retried since, in the same turn.
+    reason = "" if job.detail is None else job.detail.reason
+    return job.seq, job.queue.number, job.updated_at, reason
+
+
+def pack_settings(settings: Settings) -> bytes | None:
+    """Return what differs from the defaults, or None if nothing does."""
+    wire = settings.to_wire()
+    if not wire:
+        return None
+    packed: bytes = _packer.pack(wire)
+    return packed
+
+
+def read_settings(packed: bytes | None) -> Settings:
+    """Return settings from their packed form."""
+    if packed is None:
+        return DEFAULT_SETTINGS
+    return check_settings(msgpack.unpackb(packed, use_list=False), DEFAULT_SETTINGS)
+
+
+def matches(job: Job, filters: Filters) -> bool:
+    """True if a listing narrowed to `filters` shows the job."""
+    return (
+        (not filters.name or job.name == filters.name)
+        and (not filters.tag or filters.tag in job.options.tags)
+        and (not filters.group or job.options.group == filters.group)
+        and (not filters.reason or _died_of(job, filters.reason))
+        and (not filters.since or job.created_at >= filters.since)
+        and (not filters.until or job.created_at < filters.until)
+    )
+
+
+def tag_mark(tag: str) -> bytes:
+    """Return bytes that are in the packed options of every job with this tag, if in few others."""
+    return _packer.pack(tag) if tag else b""
+
+
+def group_mark(group: str) -> bytes:
+    """Return bytes that are in the packed options of every job of this group: key and value."""
+    return _packer.pack("group") + _packer.pack(group) if group else b""
+
+
+def _died_of(job: Job, reason: str) -> bool:
+    return job.state is DEAD and job.detail is not None and job.detail.reason == reason
 
 
 class RowReader:
@@ -134,7 +199,8 @@ class RowReader:
         options = self._options.get(packed)
         if options is None:
             options = check_options(msgpack.unpackb(packed, use_list=False))
-            if not options.job_id and len(self._options) < 1_000:
+            shared = not options.job_id and not options.unique  # those belong to one job
+            if shared and len(self._options) < 1_000:
                 self._options[packed] = options
         return options
 
@@ -177,15 +243,37 @@ def _packed_grant(grant: Grant) -> bytes:
 
 def _packed_detail(detail: Detail) -> bytes:
     packed: bytes = _packer.pack(
-        (detail.error, detail.traceback, detail.reason, detail.history, detail.progress)
+        (
+            detail.error,
+            detail.traceback,
+            detail.reason,
+            detail.history,
+            detail.progress,
+            detail.cancel_requested,
+            detail.auto_retries,
+            detail.retried_by,
+            detail.lines_count,
+            detail.lines_fence,
+            detail.lines_taken,
+        )
     )
     return packed
 
 
 def _read_detail(packed: bytes) -> Detail:
     detail = Detail()
-    detail.error, detail.traceback, detail.reason, history, detail.progress = msgpack.unpackb(
-        packed
-    )
+    (
+        detail.error,
+        detail.traceback,
+        detail.reason,
+        history,
+        detail.progress,
+        detail.cancel_requested,
+        detail.auto_retries,
+        detail.retried_by,
+        detail.lines_count,
+        detail.lines_fence,
+        detail.lines_taken,
+    ) = msgpack.unpackb(packed)
     detail.history = [(attempt, at, error) for attempt, at, error in history]
     return detail

@@ -2,7 +2,8 @@
 --   select * from job_list;
 -- Immutable and mutable parts of a job live apart, so a change of state rewrites a
 -- hundred bytes and never the payload. A job without a row in `states` is as it was
--- accepted: waiting, or delayed if it has a run_at. A job whose tombstone says completed is
+-- accepted: waiting, or delayed if it has a run_at; its place in line is its seq, or -seq if its
+-- options say lifo. A job whose tombstone says completed is
 -- completed, whatever its row in `states` says. `checksum` and the clock's `digest`
 -- are reserved and NULL for now.
 
@@ -23,6 +24,28 @@ CREATE TABLE queues (
     number INTEGER PRIMARY KEY,
     name   TEXT NOT NULL
 );
+
+-- What differs from the defaults, as a msgpack map (pyq/settings.py).
+CREATE TABLE settings (
+    queue    INTEGER PRIMARY KEY,
+    settings BLOB NOT NULL
+);
+
+-- Leases that the rate limit of a queue counted when it last granted one.
+CREATE TABLE windows (
+    queue  INTEGER PRIMARY KEY,
+    leases INTEGER NOT NULL
+);
+
+-- Unique keys held for a time. Those held until the job ends follow from the jobs.
+CREATE TABLE timed_keys (
+    queue  INTEGER NOT NULL,
+    key    TEXT NOT NULL,
+    id     BLOB NOT NULL,
+    seq    INTEGER NOT NULL,
+    until  INTEGER NOT NULL,
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
 
 CREATE TABLE jobs (
     seq        INTEGER PRIMARY KEY,
@@ -59,6 +82,26 @@ CREATE TABLE results (
     result   BLOB NOT NULL
 );
 
+-- The dead letters of a queue, so that looking for them never reads the living.
+CREATE TABLE dead (
+    seq     INTEGER PRIMARY KEY,
+    queue   INTEGER NOT NULL,
+    died_at INTEGER NOT NULL,
+    reason  TEXT NOT NULL
+);
+CREATE INDEX dead_by_acceptance ON dead (queue, seq);
+CREATE INDEX dead_by_age ON dead (queue, died_at, seq, reason);
+
+-- Of logs, the newest of each job.
+CREATE TABLE lines (
+    seq     INTEGER NOT NULL,
+    number  INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    text    TEXT NOT NULL,
+    PRIMARY KEY (seq, number)
+) WITHOUT ROWID;
+
 -- Ids are UUIDv7, so this tree grows at its right edge, and the oldest are the smallest.
 CREATE TABLE tombstones (
     id       BLOB PRIMARY KEY,
@@ -69,6 +112,7 @@ CREATE TABLE tombstones (
     queue    INTEGER NOT NULL,
     job_id   TEXT
 ) WITHOUT ROWID;
+CREATE INDEX tombstones_named ON tombstones (queue) WHERE job_id IS NOT NULL;
 
 CREATE TABLE custom_ids (
     job_id TEXT NOT NULL,

@@ -7,7 +7,7 @@ that a short queue never reads the disk.
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import resources
@@ -18,15 +18,31 @@ from typing import Any
 import apsw
 
 from pyq.ids import time_of_id
+from pyq.job import DEAD
 from pyq.limits import AGED_MAX, MATCHES_MAX, PAYLOAD_CACHE_BYTES_MAX
-from shardnode.core.effects import Effects, Found, Key, Page, Stored, Tombstone
-from shardnode.core.state import Job, QueueState
-from shardnode.storage.records import RowReader, job_row, read_tombstone, state_row, tombstone_row
-from shardnode.storage.store import Loaded, OutcomeUnknown, StoreError, StoreFull
+from pyq.messages import NO_FILTERS, Filters
+from shardnode.core.effects import Effects, Found, Key, Page, Rare, Stored, Tombstone
+from shardnode.core.recovery import Loaded
+from shardnode.core.state import Job, QueueState, TimedKey
+from shardnode.storage.records import (
+    RowReader,
+    dead_row,
+    group_mark,
+    job_row,
+    matches,
+    pack_settings,
+    read_settings,
+    read_tombstone,
+    state_row,
+    tag_mark,
+    tombstone_rows,
+)
+from shardnode.storage.store import OutcomeUnknown, StoreError, StoreFull
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ROWS_PER_STATEMENT = 50  # more gains little and makes preparing a statement slow
 SCAN_ROWS_MAX = 20_000  # rows one page looks at: bounds the turn when few of them match
+_NO_LIMIT = 1 << 62  # above every number and every time
 
 _PRAGMAS = (
     ("locking_mode", "EXCLUSIVE", "exclusive"),  # before WAL: then there is no -shm file
@@ -50,21 +66,67 @@ _READ = (
     " s.seq, s.state, s.ready, s.run_at, s.attempt, s.failures, s.stalls, s.updated_at,"
     " s.token, s.lease_end, s.lease, s.detail, t.ended_at"
 )
-_FROM = (
-    " FROM jobs j LEFT JOIN states s ON s.seq = j.seq"
+_JOINED = (
+    " LEFT JOIN states s ON s.seq = j.seq"
     " LEFT JOIN tombstones t ON t.id = j.id AND t.verdict = 5"  # completed: see records.py
 )
 _RESULT_BYTES = ", (SELECT length(r.result) FROM results r WHERE r.seq = j.seq)"
-_LOAD = _READ + _FROM + " ORDER BY j.seq"
-_READ_ONE = _READ + _RESULT_BYTES + _FROM + " WHERE j.seq = ?"
-_PAGE = (
-    _READ + _RESULT_BYTES + _FROM + " WHERE j.seq > ?1 AND j.seq <= ?2"
-    " AND (?3 = 0 OR j.queue = ?3)"
-    " AND (?4 = 0 OR coalesce(t.verdict, s.state, iif(j.run_at, 2, 1)) = ?4)"
-    " ORDER BY j.seq LIMIT ?5"
+_LOAD = f"{_READ} FROM jobs j{_JOINED} ORDER BY j.seq"
+_READ_JOB = f"{_READ}{_RESULT_BYTES} FROM jobs j{_JOINED}"
+_READ_ONE = f"{_READ_JOB} WHERE j.seq = ?"
+# A mark is looked for among the bytes of the options: it may be in others, too.
+_FILTERED = (
+    " AND (:name = '' OR j.name = :name)"
+    " AND (:tag_mark = x'' OR instr(j.options, :tag_mark))"
+    " AND (:group_mark = x'' OR instr(j.options, :group_mark))"
+    " AND (:since = 0 OR j.created_at >= :since)"
+    " AND (:until = 0 OR j.created_at < :until)"
 )
-_PAGE_END = "SELECT seq FROM jobs WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?"
+_PAGE = (
+    f"{_READ_JOB} WHERE j.seq > :after AND j.seq <= :last"
+    " AND (:queue = 0 OR j.queue = :queue)"
+    " AND (:state = 0 OR coalesce(t.verdict, s.state, iif(j.run_at, 2, 1)) = :state)"
+    f"{_FILTERED} ORDER BY j.seq LIMIT :limit"
+)
+_PAGE_END = "SELECT seq FROM jobs WHERE seq > :after ORDER BY seq LIMIT 1 OFFSET :skipped"
+# CROSS JOIN: the dead first, never the living. Without a queue they are in order of seq, too.
+_READ_DEAD = f"{_READ}{_RESULT_BYTES} FROM dead d CROSS JOIN jobs j ON j.seq = d.seq{_JOINED}"
+_DEAD_PAGE = (
+    f"{_READ_DEAD} WHERE d.seq > :after AND d.seq <= :last"
+    f" AND (:reason = '' OR d.reason = :reason){_FILTERED}"
+)
+_DEAD_PAGE_ALL = f"{_DEAD_PAGE} ORDER BY d.seq LIMIT :limit"
+_DEAD_PAGE_QUEUE = f"{_DEAD_PAGE} AND d.queue = :queue ORDER BY d.seq LIMIT :limit"
+_DEAD_END_ALL = "SELECT seq FROM dead WHERE seq > :after ORDER BY seq LIMIT 1 OFFSET :skipped"
+_DEAD_END_QUEUE = (
+    "SELECT seq FROM dead WHERE queue = :queue AND seq > :after"
+    " ORDER BY seq LIMIT 1 OFFSET :skipped"
+)
+_DEAD_OLDEST = f"{_READ_DEAD} WHERE d.queue = ? AND d.died_at < ? ORDER BY d.died_at, d.seq LIMIT ?"
+_DEAD_STATS = (
+    "SELECT reason, count(*), min(died_at), max(died_at) FROM dead WHERE queue = ?"
+    " GROUP BY reason ORDER BY reason"
+)
+_LOGS = (
+    "SELECT number, at, attempt, text FROM lines WHERE seq = ? AND number > ?"
+    " ORDER BY number LIMIT ?"
+)
+_NAMED_COUNT = "SELECT count(*) FROM tombstones WHERE queue = ? AND job_id IS NOT NULL"
 _TOMBSTONE = f"SELECT {_TOMBSTONE_COLUMNS} FROM tombstones WHERE id = ?"
+_REWRITE = (
+    "UPDATE jobs SET name = ?, run_at = ?, size = ?, options = ?,"
+    " payload = coalesce(?, payload) WHERE seq = ?"
+)
+# What is known of a queue beyond its jobs; a custom id is as old as the tombstone with its name.
+_OBLITERATE = (
+    "DELETE FROM queues WHERE number = ?",
+    "DELETE FROM settings WHERE queue = ?",
+    "DELETE FROM windows WHERE queue = ?",
+    "DELETE FROM timed_keys WHERE queue = ?",
+    "DELETE FROM custom_ids WHERE (job_id, queue) IN"
+    " (SELECT job_id, queue FROM tombstones WHERE queue = ? AND job_id IS NOT NULL)",
+    "UPDATE tombstones SET job_id = NULL WHERE queue = ? AND job_id IS NOT NULL",
+)
 _CLOCK = "UPDATE clock SET lsn = lsn + 1, seq = ?"
 
 
@@ -79,6 +141,7 @@ class SqliteStore:
         self._staged_payloads: dict[int, bytes] = {}
         self._synchronous = "NORMAL"
         self._seq = 0
+        self._has_lines = False
         self._ballast = folder / "ballast"
 
     def open(self) -> Loaded:
@@ -242,7 +305,12 @@ class SqliteStore:
     def _check_identity(self) -> None:
         rows: list[Any] = self._run("SELECT key, value FROM meta").fetchall()
         meta: dict[str, Any] = dict(rows)
-        if meta.get("format", 0) > FORMAT_VERSION:
+        if meta.get("format", 0) < FORMAT_VERSION:
+            raise StoreError(
+                f"{self._path} was written by an older, unreleased version;"
+                " start with a new data folder"
+            )
+        if meta["format"] > FORMAT_VERSION:
             raise StoreError(
                 f"{self._path} was written by a newer version (format {meta['format']});"
                 f" this one reads up to {FORMAT_VERSION}: upgrade pyq-cluster"
@@ -260,9 +328,26 @@ class SqliteStore:
         self._run("COMMIT")
         epoch = self._number("SELECT value FROM meta WHERE key = 'epoch'")
         self._seq = self._number("SELECT seq FROM clock")
+        self._has_lines = bool(self._number("SELECT EXISTS (SELECT 1 FROM lines)"))
         stones = self._number("SELECT count(*) FROM tombstones WHERE job_id IS NULL")
-        queues: list[Any] = self._run("SELECT number, name FROM queues ORDER BY number").fetchall()
-        return Loaded(epoch, self._seq, queues, stones)
+        queues: list[Any] = self._run(
+            "SELECT number, name, settings FROM queues LEFT JOIN settings ON queue = number"
+            " ORDER BY number"
+        ).fetchall()
+        windows: list[Any] = self._run(
+            "SELECT queue, leases FROM windows ORDER BY queue"
+        ).fetchall()
+        keys: list[Any] = self._run(
+            "SELECT queue, key, id, seq, until FROM timed_keys ORDER BY queue, key"
+        ).fetchall()
+        return Loaded(
+            epoch=epoch,
+            seq=self._seq,
+            tombstones_count=stones,
+            queues=[(number, name, read_settings(packed)) for number, name, packed in queues],
+            windows=windows,
+            timed_keys=[(queue, key, TimedKey(*held)) for queue, key, *held in keys],
+        )
 
     def _number(self, sql: str) -> int:
         """Return the single number that a query yields."""
@@ -272,10 +357,13 @@ class SqliteStore:
 
     def _write(self, effects: Effects) -> None:
         gone = set(effects.forgotten)
+        rare = effects.maybe_rare
         if effects.queues:
             self._insert("queues", "number, name", list(effects.queues.items()))
         if effects.accepted:
             self._write_accepted(effects, gone)
+        if rare is not None:
+            self._write_rare(effects, rare, gone)
         if effects.changed:
             changed = effects.changed.items()
             states = [state_row(job) for seq, job in changed if seq not in gone]
@@ -287,18 +375,12 @@ class SqliteStore:
                 removed = [seq for seq, result in effects.results.items() if result is None]
                 self._delete("results", removed)
         if effects.ended:
-            stones = [tombstone_row(job) for job in effects.ended.values()]
-            self._insert("tombstones", _TOMBSTONE_COLUMNS, stones)
+            self._insert("tombstones", _TOMBSTONE_COLUMNS, tombstone_rows(effects))
             self._uncache([job.seq for job in effects.ended.values()])
-        if effects.revived:
-            self._run_for_each("DELETE FROM tombstones WHERE id = ?", effects.revived)
         if gone:
-            for table in ("jobs", "states", "results"):
-                self._delete(table, effects.forgotten)
-        if effects.trimmed_count:
-            self._trim(effects.trimmed_count)
-        if effects.ended_before:
-            self._age(effects.ended_before)
+            self._forget(effects.forgotten)
+        if rare is not None:
+            self._remove_rare(rare)
 
     def _write_accepted(self, effects: Effects, gone: set[int]) -> None:
         payloads = effects.payloads
@@ -316,6 +398,66 @@ class SqliteStore:
             ]
             self._insert("custom_ids", "job_id, queue, id, seq", names)
 
+    def _write_rare(self, effects: Effects, rare: Rare, gone: set[int]) -> None:
+        """Write what most turns do not have, and remove what may be added again after it."""
+        self._write_settings(rare)
+        self._insert("windows", "queue, leases", list(rare.windows.items()))
+        self._write_timed_keys(rare)
+        for seq, job in rare.rewritten.items():
+            self._rewrite(job, effects.payloads.get(seq))
+        self._write_lines(rare)
+        self._run_for_each("DELETE FROM tombstones WHERE id = ?", rare.revived)
+        self._delete("dead", rare.unburied)
+        buried = [dead_row(job) for seq, job in rare.buried.items() if seq not in gone]
+        self._insert("dead", "seq, queue, died_at, reason", buried)
+
+    def _write_settings(self, rare: Rare) -> None:
+        for number, settings in rare.settings.items():
+            packed = pack_settings(settings)
+            if packed is None:
+                self._run("DELETE FROM settings WHERE queue = ?", (number,))
+            else:
+                self._insert("settings", "queue, settings", [(number, packed)])
+
+    def _write_timed_keys(self, rare: Rare) -> None:
+        for (number, key), held in rare.timed_keys.items():
+            if held is None:
+                self._run("DELETE FROM timed_keys WHERE queue = ? AND key = ?", (number, key))
+            else:
+                self._insert("timed_keys", "queue, key, id, seq, until", [(number, key, *held)])
+
+    def _rewrite(self, job: Job, payload: bytes | None) -> None:
+        """Write a job's immutable part again; its payload only if there is a new one."""
+        seq, _, _, name, _, run_at, size, options = job_row(job)
+        self._run(_REWRITE, (name, run_at, size, options, payload, seq))
+        if payload is not None:
+            self._uncache([seq])
+            self._staged_payloads[seq] = payload
+
+    def _write_lines(self, rare: Rare) -> None:
+        if rare.lines:
+            self._has_lines = True
+            self._insert("lines", "seq, number, at, attempt, text", rare.lines)
+        for seq, first in rare.lines_cut.items():
+            self._run("DELETE FROM lines WHERE seq = ? AND number < ?", (seq, first))
+
+    def _forget(self, seqs: Sequence[int]) -> None:
+        for table in ("jobs", "states", "results"):
+            self._delete(table, seqs)
+        if self._has_lines:
+            self._delete("lines", seqs)
+        self._uncache(seqs)
+
+    def _remove_rare(self, rare: Rare) -> None:
+        """Obliterate, when all else is written: whatever it was, nothing of the queue stays."""
+        for number in rare.obliterated:
+            for sql in _OBLITERATE:
+                self._run(sql, (number,))
+        if rare.trimmed_count:
+            self._trim(rare.trimmed_count)
+        if rare.ended_before:
+            self._age(rare.ended_before)
+
     def _cache_staged(self) -> None:
         """Keep the payloads of the turn in memory, as long as there is room for all of them."""
         staged = self._staged_payloads
@@ -326,7 +468,7 @@ class SqliteStore:
                 self._cached_bytes += size
             staged.clear()
 
-    def _uncache(self, seqs: Sequence[int]) -> None:
+    def _uncache(self, seqs: Collection[int]) -> None:
         pop = self._payload_cache.pop
         self._cached_bytes -= sum([len(pop(seq, b"")) for seq in seqs])
         if self._staged_payloads:
@@ -340,11 +482,11 @@ class SqliteStore:
             sql = _insert_sql(table, columns, len(part))
             self._run(sql, tuple(chain.from_iterable(part)))
 
-    def _run_for_each(self, sql: str, keys: Sequence[bytes]) -> None:
+    def _run_for_each(self, sql: str, keys: Iterable[bytes]) -> None:
         for key in keys:
             self._run(sql, (key,))
 
-    def _delete(self, table: str, seqs: Sequence[int]) -> None:
+    def _delete(self, table: str, seqs: Iterable[int]) -> None:
         pending = iter(seqs)
         while part := tuple(islice(pending, ROWS_PER_STATEMENT)):
             marks = ",".join("?" * len(part))
@@ -391,21 +533,32 @@ class SqliteStore:
         )
 
     def _find_one(self, key: Key, reader: RowReader) -> object:
-        kind = key[0]
-        if kind == "job":
-            return self._find_job(key[1], reader)
-        if kind == "custom":
-            return self._find_custom(key[2], key[1], reader)
-        if kind == "custom_any":
-            rows = self._run(
-                "SELECT queue FROM custom_ids WHERE job_id = ? LIMIT ?", (key[1], MATCHES_MAX)
-            ).fetchall()
-            return [self._find_custom(key[1], queue, reader) for (queue,) in rows]
-        if kind == "horizon":
-            return self._number("SELECT value FROM meta WHERE key = 'horizon_ms'")
-        assert kind == "page", f"unknown key {key!r}"
-        _, queue, state, after, limit = key
-        return self._find_page(queue, state, after, limit, reader)
+        parts: Any = key
+        match parts:
+            case ("job", job_id):
+                return self._find_job(job_id, reader)
+            case ("custom", queue, job_id):
+                return self._find_custom(job_id, queue, reader)
+            case ("custom_any", job_id):
+                rows = self._run(
+                    "SELECT queue FROM custom_ids WHERE job_id = ? LIMIT ?", (job_id, MATCHES_MAX)
+                ).fetchall()
+                return [self._find_custom(job_id, queue, reader) for (queue,) in rows]
+            case ("page", queue, state, after, limit, filters):
+                return self._find_page(queue, state, after, limit, filters, reader)
+            case ("dead_oldest", queue, died_before, limit):
+                before = died_before if died_before > 0 else _NO_LIMIT
+                rows = self._run(_DEAD_OLDEST, (queue, before, limit)).fetchall()
+                return [_stored(row, reader) for row in rows]
+            case ("dead_stats", queue):
+                return self._run(_DEAD_STATS, (queue,)).fetchall()
+            case ("logs", seq, after, limit):
+                return self._run(_LOGS, (seq, after, limit)).fetchall()
+            case ("named_count", queue):
+                return self._run(_NAMED_COUNT, (queue,)).get
+            case ("horizon",):
+                return self._number("SELECT value FROM meta WHERE key = 'horizon_ms'")
+        raise AssertionError(f"unknown key {key!r}")
 
     def _find_job(self, job_id: Any, reader: RowReader) -> Stored | Tombstone | None:
         row: Any = self._run(_TOMBSTONE, (job_id,)).fetchone()
@@ -425,12 +578,36 @@ class SqliteStore:
         row = self._run(_READ_ONE, (seq,)).fetchone()
         return None if row is None else _stored(row, reader)
 
-    def _find_page(self, queue: Any, state: Any, after: Any, limit: Any, reader: RowReader) -> Page:
-        scan_end: Any = self._run(_PAGE_END, (after, SCAN_ROWS_MAX - 1)).get
-        last = (1 << 62) if scan_end is None else scan_end
-        rows: list[Any] = self._run(_PAGE, (after, last, queue, state, limit)).fetchall()
+    def _find_page(
+        self, queue: int, state: int, after: int, limit: int, filters: Filters, reader: RowReader
+    ) -> Page:
+        """Look at a bounded number of rows: a page may be short, or empty, and not the last."""
+        if not filters.reason and state != DEAD:
+            page, page_end = _PAGE, _PAGE_END
+        elif state not in (0, DEAD):
+            return Page([], None)  # only dead jobs have a reason
+        elif queue:
+            page, page_end = _DEAD_PAGE_QUEUE, _DEAD_END_QUEUE
+        else:
+            page, page_end = _DEAD_PAGE_ALL, _DEAD_END_ALL
+        wanted = {
+            **filters._asdict(),
+            "tag_mark": tag_mark(filters.tag),
+            "group_mark": group_mark(filters.group),
+            "queue": queue,
+            "state": state,
+            "after": after,
+            "limit": limit,
+            "skipped": SCAN_ROWS_MAX - 1,
+        }
+        scan_end: Any = self._run(page_end, wanted).get
+        wanted["last"] = _NO_LIMIT if scan_end is None else scan_end
+        rows: list[Any] = self._run(page, wanted).fetchall()
         next_after = rows[-1][0] if len(rows) == limit else scan_end
-        return Page([_stored(row, reader) for row in rows], next_after)
+        jobs = [_stored(row, reader) for row in rows]
+        if filters != NO_FILTERS:
+            jobs = [stored for stored in jobs if matches(stored.job, filters)]
+        return Page(jobs, next_after)
 
 
 @lru_cache(maxsize=1_000)

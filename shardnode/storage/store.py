@@ -5,10 +5,10 @@ and one conformance suite for both (tests/conformance).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shardnode.core.effects import Effects, Found, Key
+from shardnode.core.recovery import Loaded
 from shardnode.core.state import Job, QueueState
 
 
@@ -22,16 +22,6 @@ class StoreFull(StoreError):
 
 class OutcomeUnknown(StoreError):
     """The turn may or may not have been written: stop, and let the next start read the truth."""
-
-
-@dataclass(slots=True)
-class Loaded:
-    """What a store knew when it was opened."""
-
-    epoch: int  # of this start: one more than the last, already on disk
-    seq: int  # last acceptance or ready number given out
-    queues: list[tuple[int, str]]
-    tombstones_count: int
 
 
 class Store(Protocol):

@@ -1,30 +1,44 @@
 """One suite for every store: what is put comes back, before and after a restart."""
 
+import importlib
 import sqlite3
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, WAITING
+from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, GONE, WAITING, Verdict
+from pyq.messages import NO_FILTERS, Filters
+from pyq.options import check_options
+from pyq.settings import DEFAULT_SETTINGS, check_settings
 from shardnode.core.effects import Effects, Page, Stored, Tombstone
-from shardnode.core.state import Detail, Job, LeaseEnd, QueueState
+from shardnode.core.recovery import Loaded
+from shardnode.core.state import Detail, Job, LeaseEnd, QueueState, TimedKey
 from shardnode.storage.memory import MemoryStore
 from shardnode.storage.sqlite import FORMAT_VERSION, SqliteStore
-from shardnode.storage.store import Loaded, Store, StoreError, StoreFull
-from tests.support.invariants import check_invariants, fields
-from tests.support.records import a_job, a_lease, accepted, changed, completed, ended, leased
-from tests.support.shards import (
-    DURABLE,
-    Rig,
-    a_shard,
-    ack,
-    fail,
-    pull,
-    push,
-    release,
-    sweeps,
+from shardnode.storage.store import Store, StoreError, StoreFull
+from tests.support.records import (
+    a_job,
+    a_lease,
+    accepted,
+    changed,
+    completed,
+    dead,
+    died,
+    ended,
+    fields,
+    leased,
+    logged,
+    purged,
+    removed,
+    revived,
+    rewritten,
+    waiting_again,
 )
 
 IDENTITY = {"cluster": "c-1", "shard": 0, "shards": 1}
@@ -59,8 +73,29 @@ class Bench:
     def one(self, *key: object) -> Any:
         return self.store.find([key], self.queues)[key]
 
-    def page(self, queue: int = 0, state: int = 0, after: int = 0, limit: int = 100) -> Page:
-        return self.one("page", queue, state, after, limit)
+    def page(
+        self,
+        queue: int = 0,
+        state: int = 0,
+        after: int = 0,
+        limit: int = 100,
+        filters: Filters = NO_FILTERS,
+    ) -> Page:
+        return self.one("page", queue, state, after, limit, filters)
+
+    def listed(
+        self, queue: int = 0, state: int = 0, limit: int = 100, filters: Filters = NO_FILTERS
+    ) -> list[int]:
+        """All that the pages of a listing show, one after the other."""
+        collected: list[int] = []
+        after: int | None = 0
+        while after is not None:
+            page = self.page(queue, state, after, limit, filters)
+            assert len(page.jobs) <= limit
+            collected += numbers(page.jobs)
+            assert page.next_after is None or page.next_after > after, "it would never end"
+            after = page.next_after
+        return collected
 
     def restart(self) -> None:
         if self.store is not (again := self.reopen()):
@@ -92,7 +127,9 @@ def reopened(store: Store, folder: Path) -> SqliteStore:
 
 
 def test_a_new_store_is_empty(bench):
-    assert bench.loaded == Loaded(1, 0, [], 0)
+    assert bench.loaded == Loaded(
+        epoch=1, seq=0, tombstones_count=0, queues=[], windows=[], timed_keys=[]
+    )
     assert bench.jobs() == []
 
 
@@ -110,7 +147,7 @@ def test_numbers_are_not_given_out_again_when_all_is_deleted(bench):
 
     assert bench.loaded.seq == 3
     assert bench.jobs() == []
-    assert bench.loaded.queues == [(1, "queue-1"), (2, "queue-2")], "queues stay"
+    assert [queue[:2] for queue in bench.loaded.queues] == [(1, "queue-1"), (2, "queue-2")]
 
 
 # --- putting ----------------------------------------------------------------------------
@@ -129,7 +166,15 @@ def test_a_job_comes_back_as_it_was_put(bench, restarted):
         job_id="naïve \N{SNOWMAN}",
         keep_completed=False,
         run_at=5_000,
+        ttl_ms=60_000,
+        unique="key",
+        unique_ttl_ms=5_000,
+        on_conflict="extend",
+        group="g",
+        tags=["a", "naïve"],
+        meta=b"\x00\xff",
     )
+    last = bench.job(5, lifo=True, keep_count=7)
     held = leased(bench.job(3))
     failed = bench.job(4)
     failed.lease = a_lease(2)
@@ -138,15 +183,31 @@ def test_a_job_comes_back_as_it_was_put(bench, restarted):
     failed.detail.error, failed.detail.traceback = "boom \N{SNOWMAN}", "line 1\nline 2"
     failed.detail.reason, failed.detail.progress = "stalled", b"\x00\xff"
     failed.detail.history = [(1, 1_000, "a"), (2, 2_000, "b")]
+    failed.detail.cancel_requested, failed.detail.auto_retries = True, 2
+    failed.detail.lines_count, failed.detail.lines_fence = 1_200, 7
+    failed.detail.lines_taken = 30
     failed.failures, failed.stalls, failed.attempt = 2, 1, 3
     failed.state, failed.run_at, failed.ready = DELAYED, 9_999, 77
-    jobs = [plain, rich, held, failed]
+    jobs = [plain, rich, held, failed, last]
     bench.accept(*jobs)
     bench.put(changed(held, failed))
     if restarted:
         bench.restart()
 
     assert [fields(job) for job in bench.jobs()] == [fields(job) for job in jobs]
+
+
+def test_an_accepted_job_stands_where_its_options_say(bench):
+    bench.accept(bench.job(1), bench.job(2, lifo=True))
+    bench.restart()
+    assert [job.ready for job in bench.jobs()] == [1, -2]
+
+
+@pytest.mark.parametrize("option", ["job_id", "unique"])
+def test_options_that_belong_to_one_job_are_not_shared(bench, option):
+    bench.accept(*[bench.job(seq, **{option: f"k-{seq}"}) for seq in (1, 2)])
+    bench.restart()
+    assert [getattr(job.options, option) for job in bench.jobs()] == ["k-1", "k-2"]
 
 
 def test_jobs_come_back_in_order_of_acceptance(bench):
@@ -258,7 +319,7 @@ def test_a_forgotten_job_is_found_as_its_tombstone(bench):
     bench.restart()
 
     digest = job.lease.token[4:12]
-    expected = Tombstone(job.id, COMPLETED, 7_000, digest, seq=1, queue=1, job_id=None)
+    expected = Tombstone(job.id, Verdict.COMPLETED, 7_000, digest, seq=1, queue=1, job_id=None)
     assert bench.one("job", job.id) == expected
 
 
@@ -268,7 +329,7 @@ def test_the_tombstone_of_a_job_that_was_never_leased_has_no_digest(bench):
     bench.accept(job)
     bench.put(Effects(ended={job.id: job}, forgotten=[1]))
 
-    assert bench.one("job", job.id) == Tombstone(job.id, DEAD, 1_001, b"", 1, 1, "x")
+    assert bench.one("job", job.id) == Tombstone(job.id, Verdict.DEAD, 1_001, b"", 1, 1, "x")
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -324,8 +385,8 @@ def many(bench: Bench) -> None:
     for job in jobs[6:8]:
         completed(job)
     for job in jobs[8:]:
-        job.state = DEAD
-    bench.put(changed(*jobs[4:6]), ended(*jobs[6:]))
+        dead(job)
+    bench.put(changed(*jobs[4:6]), ended(*jobs[6:8]), died(*jobs[8:]))
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -339,8 +400,10 @@ def many(bench: Bench) -> None:
         (0, DELAYED, [3, 4]),
         (0, ACTIVE, [5, 6]),
         (0, COMPLETED, [7, 8]),
+        (0, DEAD, [9, 10]),
         (2, DEAD, [10]),
         (3, 0, []),
+        (3, DEAD, []),
     ],
 )
 def test_a_page_is_filtered(bench, queue, state, expected, restarted):
@@ -348,14 +411,7 @@ def test_a_page_is_filtered(bench, queue, state, expected, restarted):
     if restarted:
         bench.restart()
     assert numbers(bench.page(queue, state).jobs) == expected
-    collected, after = [], 0
-    while after is not None:
-        page = bench.page(queue, state, after, 2)
-        assert len(page.jobs) <= 2
-        collected += numbers(page.jobs)
-        assert page.next_after is None or page.next_after > after
-        after = page.next_after
-    assert collected == expected
+    assert bench.listed(queue, state, 2) == expected
 
 
 def test_a_short_page_is_the_last(bench):
@@ -364,6 +420,72 @@ def test_a_short_page_is_the_last(bench):
     assert bench.page(after=8, limit=3).next_after is None
     assert bench.page(after=10).jobs == []
     assert bench.page(after=1 << 62) == Page([], None)
+
+
+def assorted(bench: Bench) -> list[Job]:
+    """Jobs of which each differs from the others in something that a filter can tell."""
+    jobs = [
+        bench.job(1, tags=["a", "red"]),
+        bench.job(2, group="g"),
+        bench.job(3, tags=["tags", "group"], group="tags"),
+        bench.job(4, meta=b"\xa1a\xa5group\xa1g"),  # reads like the tag a and the group g
+        bench.job(5, queue=2, group="naïve", tags=["\N{SNOWMAN}"]),
+        bench.job(6),
+        bench.job(7, tags=["a"]),
+        bench.job(8, queue=2, tags=["a"], group="g"),
+        bench.job(9, job_id="a", unique="red"),
+    ]
+    bench.accept(*jobs)
+    dead(leased(jobs[5])), dead(leased(jobs[6]), "stalled"), dead(leased(jobs[7]), "stalled")
+    completed(leased(jobs[8]))
+    bench.put(died(*jobs[5:8]), ended(jobs[8]))
+    return jobs
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+@pytest.mark.parametrize(
+    ("queue", "state", "filters", "expected"),
+    [
+        (0, 0, Filters(tag="a"), [1, 7, 8]),
+        (0, 0, Filters(tag="red"), [1]),
+        (0, 0, Filters(tag="re"), []),
+        (0, 0, Filters(tag="tags"), [3]),
+        (0, 0, Filters(tag="group"), [3]),
+        (0, 0, Filters(tag="\N{SNOWMAN}"), [5]),
+        (0, 0, Filters(group="g"), [2, 8]),
+        (0, 0, Filters(group="naïve"), [5]),
+        (0, 0, Filters(group="tags", tag="tags"), [3]),
+        (0, 0, Filters(group="g", tag="a"), [8]),
+        (1, 0, Filters(tag="a"), [1, 7]),
+        (0, WAITING, Filters(tag="a"), [1]),
+        (0, DEAD, Filters(tag="a"), [7, 8]),
+        (2, DEAD, Filters(tag="a"), [8]),
+        (0, DEAD, Filters(reason="stalled"), [7, 8]),
+        (1, DEAD, Filters(reason="stalled"), [7]),
+        (0, 0, Filters(reason="stalled"), [7, 8]),
+        (0, 0, Filters(reason="timeout"), []),
+        (0, WAITING, Filters(reason="stalled"), []),
+        (0, 0, Filters(name="job-3"), [3]),
+        (0, DEAD, Filters(name="job-7"), [7]),
+        (0, DEAD, Filters(name="job-3"), []),
+        (0, 0, Filters(since=1_008), [8, 9]),
+        (0, 0, Filters(until=1_003), [1, 2]),
+        (0, 0, Filters(since=1_002, until=1_004, name="job-2"), [2]),
+        (0, COMPLETED, Filters(since=1_009), [9]),
+        (0, DEAD, Filters(since=1_007, until=1_008), [7]),
+    ],
+)
+def test_a_page_is_narrowed(bench, queue, state, filters, expected, limit):
+    assorted(bench)
+    assert bench.listed(queue, state, limit, filters) == expected
+
+
+def test_a_filter_follows_what_is_rewritten(bench):
+    job = bench.job(1, priority=1)
+    bench.accept(job)
+    job.options = check_options({"tags": ["new"]})
+    bench.put(rewritten(job))
+    assert bench.listed(filters=Filters(tag="new")) == [1]
 
 
 # --- payloads, results ------------------------------------------------------------------
@@ -395,6 +517,78 @@ def test_the_payload_of_an_ended_job_is_still_there(bench):
     bench.accept(job)
     bench.put(ended(job))
     assert bench.store.payloads([1]) == {1: b"001"}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("new", [b"", b"new", None])
+def test_a_rewritten_job_comes_back(bench, new, restarted):
+    job, other = bench.job(1, run_at=5_000, job_id="x"), bench.job(2)
+    bench.accept(job, other)
+    job.options = check_options({"priority": 8, "job_id": "x"})
+    job.run_at, job.name, job.size = 6_000, "renamed", 3 if new is None else len(new)
+    bench.put(rewritten(job, payloads=None if new is None else {1: new}))
+    if restarted:
+        bench.restart()
+
+    assert [fields(one) for one in bench.jobs()] == [fields(job), fields(other)]
+    assert bench.store.payloads([1, 2]) == {1: b"001" if new is None else new, 2: b"002"}
+    assert bench.one("custom", 1, "x").job.seq == 1
+
+
+def test_a_rewritten_payload_is_read_before_it_is_committed_and_replaced_again(bench):
+    job = bench.job(1)
+    bench.accept(job)
+    bench.store.begin(False)
+    bench.store.stage(rewritten(job, payloads={1: b"second"}), 1)
+    assert bench.store.payloads([1]) == {1: b"second"}
+    bench.store.stage(rewritten(job, payloads={1: b"third"}), 1)
+    assert bench.store.payloads([1]) == {1: b"third"}
+    bench.store.commit()
+
+    assert bench.store.payloads([1]) == {1: b"third"}
+    bench.restart()
+    assert bench.store.payloads([1]) == {1: b"third"}
+
+
+@pytest.mark.parametrize("in_one", [True, False], ids=["one effect", "two effects"])
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_accepted_and_rewritten_in_one_turn(bench, in_one, forgotten):
+    job = bench.job(1)
+    parts = [accepted(job)]
+    job.options, job.size = check_options({"priority": 8}), 3
+    parts.append(rewritten(job, payloads={1: b"new"}))
+    if forgotten:
+        parts.append(removed(job))
+    if in_one:
+        for later in parts[1:]:
+            parts[0].merge(later)
+        del parts[1:]
+    bench.put(*parts)
+
+    for _ in range(2):
+        assert [fields(one) for one in bench.jobs()] == ([] if forgotten else [fields(job)])
+        assert bench.store.payloads([1]) == ({} if forgotten else {1: b"new"})
+        bench.restart()
+
+
+def test_nothing_stays_of_an_older_job_that_is_rewritten_and_forgotten_in_one_turn(bench):
+    job = bench.job(1)
+    bench.accept(job)
+    effects = rewritten(job, payloads={1: b"new"})
+    effects.merge(removed(job))
+    bench.put(effects)
+
+    assert bench.jobs() == []
+    assert bench.store.payloads([1]) == {}
+
+
+def test_the_payload_of_a_forgotten_job_is_gone(bench):
+    bench.accept(bench.job(1), bench.job(2))
+    bench.put(Effects(forgotten=[1]))
+    effects = rewritten(bench.job(2), payloads={2: b"new"})
+    effects.forgotten.append(2)
+    bench.put(effects)
+    assert bench.store.payloads([1, 2]) == {}
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00r", b"x" * 100_000])
@@ -429,10 +623,22 @@ def bury(bench: Bench, *jobs: Job, at: int = 2_000) -> None:
     bench.put(Effects(forgotten=[job.seq for job in jobs]))
 
 
+def trimming(count: int) -> Effects:
+    effects = Effects()
+    effects.rare.trimmed_count = count
+    return effects
+
+
+def aging(ended_before: int) -> Effects:
+    effects = Effects()
+    effects.rare.ended_before = ended_before
+    return effects
+
+
 def test_the_oldest_tombstones_are_trimmed_and_leave_a_horizon(bench):
     jobs = [bench.job(seq) for seq in range(1, 6)]
     bury(bench, *jobs)
-    bench.put(Effects(trimmed_count=2))
+    bench.put(trimming(2))
 
     for _ in range(2):
         known = [bench.one("job", job.id) is not None for job in jobs]
@@ -446,7 +652,7 @@ def test_tombstones_with_a_custom_id_are_neither_counted_nor_trimmed(bench):
     # Was a bug for memory: its `open` counts all tombstones, the contract (and sqlite) plain ones.
     named = bench.job(1, job_id="x")
     bury(bench, named, bench.job(2), bench.job(3))
-    bench.put(Effects(trimmed_count=1))
+    bench.put(trimming(1))
 
     assert bench.one("job", named.id) is not None
     bench.restart()
@@ -457,7 +663,7 @@ def test_trimming_more_than_there_are_trims_all(bench):
     # Was a bug for sqlite: with fewer plain tombstones than asked for it trims none.
     jobs = [bench.job(seq) for seq in (1, 2, 3)]
     bury(bench, *jobs)
-    bench.put(Effects(trimmed_count=10))
+    bench.put(trimming(10))
 
     assert [bench.one("job", job.id) for job in jobs] == [None, None, None]
     assert bench.one("horizon") == 1_004
@@ -467,7 +673,7 @@ def test_old_tombstones_go_with_their_custom_ids(bench):
     named, plain, young = bench.job(1, job_id="x"), bench.job(2), bench.job(3)
     bury(bench, named, plain, at=2_000)
     bury(bench, young, at=3_000)
-    bench.put(Effects(ended_before=3_000))
+    bench.put(aging(3_000))
 
     assert [bench.one("job", job.id) is None for job in (named, plain, young)] == [
         True,
@@ -480,37 +686,653 @@ def test_old_tombstones_go_with_their_custom_ids(bench):
 
 def test_the_horizon_never_goes_back(bench):
     bury(bench, bench.job(5))
-    bench.put(Effects(trimmed_count=1))
+    bench.put(trimming(1))
     bury(bench, bench.job(1))
-    bench.put(Effects(trimmed_count=1))
+    bench.put(trimming(1))
 
     assert bench.one("horizon") == 1_006
+
+
+# --- verdicts, revival ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (COMPLETED, DEAD)])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_tombstone_of_a_job_that_is_gone_has_a_verdict(bench, verdict, restarted):
+    job = bench.job(1, job_id="x")
+    bench.accept(job)
+    bench.put(removed(job, verdict=verdict, at=4_000))
+    if restarted:
+        bench.restart()
+
+    stone = bench.one("job", job.id)
+    assert stone == Tombstone(job.id, verdict, 4_000, b"", 1, 1, "x")
+    assert isinstance(stone.verdict, Verdict)
+    assert bench.one("custom", 1, "x") == stone
+    assert bench.one("custom_any", "x") == [stone]
+    assert bench.jobs() == []
+
+
+def test_verdicts_of_one_turn_do_not_mix(bench):
+    jobs = [bench.job(seq) for seq in range(1, 5)]
+    bench.accept(*jobs)
+    effects = removed(jobs[0], verdict=Verdict.EXPIRED)
+    effects.merge(removed(jobs[1]))
+    effects.merge(ended(completed(leased(jobs[2]))))
+    effects.merge(died(dead(leased(jobs[3]))))
+    effects.merge(purged(jobs[2], jobs[3]))
+    bench.put(effects)
+
+    verdicts = [bench.one("job", job.id).verdict for job in jobs]
+    assert verdicts == [Verdict.EXPIRED, Verdict.REMOVED, Verdict.COMPLETED, Verdict.DEAD]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_completed_job_is_revived(bench, restarted):
+    job = completed(leased(bench.job(1, job_id="x")))
+    effects = ended(job)
+    effects.results[1] = b"r"
+    bench.accept(job)
+    bench.put(effects)
+    effects = revived(waiting_again(job, ready=9))
+    effects.results[1] = None
+    bench.put(effects)
+    if restarted:
+        bench.restart()
+
+    (back,) = bench.jobs()
+    assert (back.state, back.ready) == (WAITING, 9)
+    assert bench.one("job", job.id) is None, "live jobs are not looked for by their id"
+    assert bench.one("custom", 1, "x").job.state is WAITING
+    assert bench.store.result(1) is None
+    assert bench.store.payloads([1]) == {1: b"001"}
+
+
+@pytest.mark.parametrize("in_one", [True, False], ids=["one effect", "two effects"])
+def test_revived_then_ended_in_one_turn(bench, in_one):
+    job = dead(leased(bench.job(1)))
+    bench.accept(job)
+    bench.put(died(job))
+    first = revived(waiting_again(job, ready=9))
+    if not in_one:
+        bench.store.begin(False)
+        bench.store.stage(first, 9)
+    last = ended(completed(leased(job), at=6_000))
+    if in_one:
+        first.merge(last)
+        bench.put(first)
+    else:
+        bench.store.stage(last, 9)
+        bench.store.commit()
+
+    for _ in range(2):
+        assert bench.one("job", job.id).job.state is COMPLETED
+        assert [one.updated_at for one in bench.jobs()] == [6_000]
+        assert bench.listed(state=DEAD) == []
+        assert bench.one("dead_stats", 1) == []
+        bench.restart()
+
+
+def test_ended_then_revived_in_one_turn(bench):
+    job = completed(leased(bench.job(1)))
+    effects = accepted(job)
+    effects.merge(ended(job))
+    effects.merge(revived(waiting_again(job, ready=9)))
+    bench.put(effects)
+
+    assert [one.state for one in bench.jobs()] == [WAITING]
+    assert bench.one("job", job.id) is None
+
+
+# --- dead letters -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_dead_letters_are_listed_by_age_and_counted_by_reason(bench, restarted):
+    times = {1: 4_000, 2: 3_000, 3: 3_000, 4: 5_000, 5: 1_500}
+    jobs = [dead(bench.job(seq), at=at) for seq, at in times.items()]
+    jobs[3].detail.reason = "stalled"
+    other = dead(bench.job(6, queue=2))
+    bench.accept(*jobs, other)
+    bench.put(died(*jobs, other))
+    if restarted:
+        bench.restart()
+
+    assert numbers(bench.one("dead_oldest", 1, 0, 100)) == [5, 2, 3, 1, 4]
+    assert numbers(bench.one("dead_oldest", 1, 0, 2)) == [5, 2]
+    assert numbers(bench.one("dead_oldest", 1, 4_000, 100)) == [5, 2, 3]
+    assert numbers(bench.one("dead_oldest", 2, 0, 100)) == [6]
+    assert bench.one("dead_oldest", 3, 0, 100) == []
+    assert bench.one("dead_stats", 1) == [
+        ("exhausted", 4, 1_500, 4_000),
+        ("stalled", 1, 5_000, 5_000),
+    ]
+    assert bench.one("dead_stats", 3) == []
+
+
+@pytest.mark.parametrize("how", [purged, removed, lambda job: revived(waiting_again(job, 9))])
+def test_what_is_no_dead_letter_any_more_is_not_listed(bench, how):
+    job, other = dead(bench.job(1)), dead(bench.job(2))
+    bench.accept(job, other)
+    bench.put(died(job, other))
+    bench.put(how(job))
+
+    for _ in range(2):
+        assert bench.listed(state=DEAD) == bench.listed(1, DEAD) == [2]
+        assert numbers(bench.one("dead_oldest", 1, 0, 100)) == [2]
+        assert bench.one("dead_stats", 1) == [("exhausted", 1, 2_000, 2_000)]
+        bench.restart()
+
+
+@pytest.mark.parametrize("in_one", [True, False], ids=["one effect", "two effects"])
+def test_buried_then_forgotten_in_one_turn(bench, in_one):
+    job = dead(bench.job(1))
+    first, last = accepted(job), purged(job)
+    first.merge(died(job))
+    if in_one:
+        first.merge(last)
+        bench.put(first)
+    else:
+        bench.put(first, last)
+
+    assert bench.one("dead_stats", 1) == []
+    assert bench.one("job", job.id).verdict is Verdict.DEAD
+
+
+def test_forgotten_wins_over_buried(bench):
+    job = dead(bench.job(1))
+    effects = accepted(job)
+    effects.merge(died(job))
+    effects.forgotten.append(1)
+    bench.put(effects)
+
+    assert bench.one("dead_stats", 1) == []
+
+
+def test_a_dead_letter_that_died_again_is_listed_at_its_new_time(bench):
+    job = dead(bench.job(1))
+    bench.accept(job)
+    bench.put(died(job))
+    effects = revived(waiting_again(job, ready=9))
+    effects.merge(died(dead(job, "stalled", at=7_000)))
+    bench.put(effects)
+
+    assert bench.one("dead_stats", 1) == [("stalled", 1, 7_000, 7_000)]
+
+
+# --- logs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_log_lines_come_back_in_order(bench, restarted):
+    job, other = leased(bench.job(1)), leased(bench.job(2))
+    bench.accept(job, other)
+    bench.put(logged(job, "a", "b \N{SNOWMAN}\0", ""), logged(other, "z"))
+    bench.put(logged(job, "d", first=5))
+    if restarted:
+        bench.restart()
+
+    lines = [
+        (1, 5_001, 1, "a"), (2, 5_002, 1, "b \N{SNOWMAN}\0"), (3, 5_003, 1, ""), (5, 5_005, 1, "d")
+    ]  # fmt: skip
+    assert bench.one("logs", 1, 0, 100) == lines
+    assert bench.one("logs", 1, 1, 2) == lines[1:3]
+    assert bench.one("logs", 1, 3, 100) == lines[3:]
+    assert bench.one("logs", 1, 5, 100) == []
+    assert bench.one("logs", 3, 0, 100) == []
+
+
+def test_the_oldest_lines_are_cut(bench):
+    job = leased(bench.job(1))
+    bench.accept(job)
+    bench.put(logged(job, "a", "b", "c"))
+    effects = logged(job, "d", "e", first=4)
+    effects.rare.lines_cut[1] = 3
+    bench.put(effects)
+    effects = Effects()
+    effects.rare.lines_cut[2] = 3  # of a job that has none
+    bench.put(effects)
+
+    assert [line[0] for line in bench.one("logs", 1, 0, 100)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("when", ["one effect", "two effects", "later", "after a restart"])
+def test_lines_go_with_their_job(bench, when):
+    job, other = leased(bench.job(1)), leased(bench.job(2))
+    bench.accept(job, other)
+    first = logged(job, "a", "b")
+    last = removed(job)
+    if when == "one effect":
+        first.merge(last)
+        bench.put(first, logged(other, "z"))
+    elif when == "two effects":
+        bench.put(first, logged(other, "z"), last)
+    else:
+        bench.put(first, logged(other, "z"))
+        if when == "after a restart":
+            bench.restart()
+        bench.put(last)
+
+    assert bench.one("logs", 1, 0, 100) == []
+    assert len(bench.one("logs", 2, 0, 100)) == 1
+
+
+# --- queues: settings, windows, keys ----------------------------------------------------
+
+
+def test_settings_windows_and_keys_come_back(bench):
+    one = check_settings(
+        {
+            "paused": True,
+            "paused_groups": ["b", "a \N{SNOWMAN}"],
+            "rate_max": 5,
+            "rate_per_ms": 1_000,
+            "keep_count": 0,
+            "auto_retry_ms": 1_000,
+            "auto_retry_max": 2,
+            "defaults": {"attempts": 7, "backoff": [5, 1.5, 60, 0.0, [1, 2]], "tags": ["x"]},
+        },
+        DEFAULT_SETTINGS,
+    )
+    held = TimedKey(bytes(16), 3, 9_000)
+    bench.accept(bench.job(1), bench.job(2, queue=2))
+    effects = Effects()
+    effects.rare.settings[1] = one
+    effects.rare.windows[1] = 4
+    effects.rare.timed_keys = {(1, "k"): held, (1, "gone"): held, (2, "\N{SNOWMAN}"): held}
+    bench.put(effects)
+    effects = Effects()
+    effects.rare.timed_keys = {(1, "gone"): None, (2, "never"): None, (1, "a"): held}
+    effects.rare.windows[2] = 1
+    bench.put(effects)
+
+    for _ in range(2):
+        bench.restart()
+        assert bench.loaded.queues == [(1, "queue-1", one), (2, "queue-2", DEFAULT_SETTINGS)]
+        assert bench.loaded.windows == [(1, 4), (2, 1)]
+        keys = [(1, "a", held), (1, "k", held), (2, "\N{SNOWMAN}", held)]
+        assert bench.loaded.timed_keys == keys
+        assert isinstance(bench.loaded.timed_keys[0][2], TimedKey)
+
+
+def test_settings_back_to_their_defaults_leave_nothing(bench):
+    bench.accept(bench.job(1))
+    for changes in ({"concurrency": 3}, {"concurrency": None}):
+        effects = Effects()
+        effects.rare.settings[1] = check_settings(changes, DEFAULT_SETTINGS)
+        bench.put(effects)
+    bench.restart()
+
+    assert bench.loaded.queues == [(1, "queue-1", DEFAULT_SETTINGS)]
+
+
+def test_named_tombstones_are_counted_per_queue(bench):
+    jobs = [bench.job(1, job_id="a"), bench.job(2, job_id="b"), bench.job(3)]
+    other = bench.job(4, queue=2, job_id="a")
+    live = bench.job(5, job_id="c")
+    bury(bench, *jobs, other)
+    bench.accept(live)
+
+    assert [bench.one("named_count", number) for number in (1, 2, 3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("in_one", [True, False], ids=["one effect", "several turns"])
+def test_nothing_stays_of_an_obliterated_queue_but_ids(bench, in_one):
+    ours = [bench.job(1, job_id="a"), leased(bench.job(2, job_id="b")), bench.job(3)]
+    other = bench.job(4, queue=2, job_id="a")
+    held = TimedKey(ours[0].id, 1, 9_000)
+    effects = accepted(*ours, other)
+    effects.rare.settings[1] = replace(DEFAULT_SETTINGS, paused=True)
+    effects.rare.windows = {1: 2, 2: 3}
+    effects.rare.timed_keys = {(1, "k"): held, (2, "k"): held}
+    parts = [effects, removed(*ours), Effects()]
+    parts[-1].rare.obliterated[1] = None
+    again = QueueState(3, "queue-1")
+    successor = a_job(5, again, job_id="a")
+    parts.append(accepted(successor))
+    bench.queues[3] = again
+    bench.seq = 5
+    if in_one:
+        for later in parts[1:]:
+            parts[0].merge(later)
+        bench.put(parts[0])
+    else:
+        for part in parts:
+            bench.put(part)
+
+    for _ in range(2):
+        assert [fields(job) for job in bench.jobs()] == [fields(other), fields(successor)]
+        stones = [bench.one("job", job.id) for job in ours]
+        assert [stone.verdict for stone in stones] == [Verdict.REMOVED] * 3
+        assert [stone.job_id for stone in stones] == [None] * 3
+        assert [bench.one("custom", 1, name) for name in "ab"] == [None, None]
+        assert [one.job.seq for one in bench.one("custom_any", "a")] == [4, 5]
+        assert bench.one("named_count", 1) == 0
+        bench.restart()
+        assert [queue[:2] for queue in bench.loaded.queues] == [(2, "queue-2"), (3, "queue-1")]
+        assert all(queue[2] == DEFAULT_SETTINGS for queue in bench.loaded.queues)
+        assert bench.loaded.windows == [(2, 3)]
+        assert bench.loaded.timed_keys == [(2, "k", held)]
+        assert bench.loaded.tombstones_count == 3, "they count as plain ones now"
+
+
+def test_tombstones_of_an_obliterated_queue_are_trimmed_and_aged(bench):
+    jobs = [bench.job(seq, job_id=f"n-{seq}") for seq in (1, 2)]
+    bury(bench, *jobs)
+    effects = Effects()
+    effects.rare.obliterated[1] = None
+    bench.put(effects)
+    bench.put(trimming(1))
+    assert [bench.one("job", job.id) is None for job in jobs] == [True, False]
+    bench.put(aging(3_000))
+    assert bench.one("job", jobs[1].id) is None
+
+
+# --- both stores do the same ------------------------------------------------------------
+
+TEXTS = ("a", "g", "red", "tags", "group", "naïve", "")
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "tags": st.lists(st.sampled_from(TEXTS[:-1]), max_size=3),
+        "group": st.sampled_from(TEXTS),
+        "meta": st.sampled_from([b"", b"\xa1a", b"\xa5group\xa1g", b"\xa3red"]),
+        "run_at": st.just(9_000),
+        "keep_completed": st.booleans(),
+    },
+)
+FILTERS = st.builds(
+    Filters,
+    name=st.sampled_from(["", "", "", "job-3", "job-9"]),
+    tag=st.sampled_from(["", *TEXTS]),
+    group=st.sampled_from(["", *TEXTS]),
+    reason=st.sampled_from(["", "", "", "exhausted", "stalled", "timeout"]),
+    since=st.sampled_from([0, 0, 1_003, 1_030]),
+    until=st.sampled_from([0, 0, 1_006, 1_000]),
+)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *("accept", "accept", "accept", "lease", "lease", "complete", "die", "retry"),
+                *("remove", "purge", "rewrite", "log", "cut", "settings", "key", "window"),
+                *("obliterate", "trim", "age"),
+            ]
+        ),
+        st.integers(0, 99),
+    ),
+    max_size=40,
+)
+
+
+class Twins:
+    """Both stores, given the same, and a script of what a core may want done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.memory = MemoryStore()
+        self.sqlite = SqliteStore(folder, IDENTITY)
+        assert self.memory.open() == self.sqlite.open()
+        self.folder = folder
+        self.queues = {number: QueueState(number, f"queue-{number}") for number in (1, 2)}
+        self.alive = [1, 2]  # numbers of queues
+        self.jobs: list[Job] = []
+        self.seq = 2
+
+    def stage(self, effects: Effects) -> None:
+        self.memory.stage(effects, self.seq)
+        self.sqlite.stage(effects, self.seq)
+
+    def turn(self, steps: list[tuple[str, int]], merged: bool, options: dict[str, Any]) -> None:
+        whole = Effects()
+        self.memory.begin(False)
+        self.sqlite.begin(False)
+        for step, number in steps:
+            effects = getattr(self, step)(number, options)
+            if effects is None:
+                continue
+            if merged:
+                whole.merge(effects)
+            else:
+                self.stage(effects)
+        self.stage(whole)
+        self.memory.commit()
+        self.sqlite.commit()
+
+    def restart(self) -> None:
+        self.sqlite = reopened(self.sqlite, self.folder)
+        assert self.memory.open() == self.sqlite.open()
+
+    def pick(self, number: int, *states: int) -> Job | None:
+        known = [job for job in self.jobs if job.state in states]
+        return known[number % len(known)] if known else None
+
+    def accept(self, number: int, options: dict[str, Any]) -> Effects:
+        self.seq += 1
+        named = {"job_id": f"n-{self.seq}"} if number % 3 == 0 else {}
+        queue = self.queues[self.alive[number % 2]]
+        job = a_job(self.seq, queue, **options, **named)
+        self.jobs.append(job)
+        return accepted(job)
+
+    def lease(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, WAITING, DELAYED)
+        return job and changed(leased(job, number=number))
+
+    def complete(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, ACTIVE)
+        if job is None:
+            return None
+        job.run_at = 0
+        effects = ended(completed(job, at=2_000 + number))
+        effects.results[job.seq] = b"r" if number % 2 else None
+        return effects
+
+    def die(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, ACTIVE)
+        return job and died(dead(job, "stalled" if number % 2 else "exhausted", at=2_000 + number))
+
+    def retry(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, COMPLETED, DEAD)
+        if job is None:
+            return None
+        self.seq += 1
+        effects = revived(waiting_again(job, ready=self.seq))
+        effects.results[job.seq] = None
+        return effects
+
+    def remove(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, WAITING, DELAYED, ACTIVE)
+        return job and removed(job, verdict=Verdict(7 + number % 5), at=2_000 + number)
+
+    def purge(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, COMPLETED, DEAD)
+        if job is None:
+            return None
+        effects = purged(job)
+        self.jobs.remove(job)
+        self.jobs.insert(0, gone := a_job(job.seq, job.queue))
+        gone.options, gone.state = job.options, GONE
+        return effects
+
+    def rewrite(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, WAITING, DELAYED)
+        if job is None:
+            return None
+        job.options = replace(job.options, priority=number, tags=("a",) * (number % 2))
+        if number % 3 == 0:
+            return rewritten(job)
+        job.size = number
+        return rewritten(job, payloads={job.seq: bytes(number)})
+
+    def log(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, ACTIVE)
+        if job is None:
+            return None
+        detail = job.need_detail()
+        first, detail.lines_count = detail.lines_count + 1, detail.lines_count + 3
+        effects = logged(job, "one", "two", "three", first=first)
+        effects.merge(changed(job))
+        return effects
+
+    def cut(self, number: int, _: object) -> Effects | None:
+        job = self.pick(number, ACTIVE)
+        if job is None:
+            return None
+        effects = Effects()
+        effects.rare.lines_cut[job.seq] = number % 9
+        return effects
+
+    def settings(self, number: int, _: object) -> Effects:
+        effects = Effects()
+        effects.rare.settings[self.alive[number % 2]] = replace(
+            DEFAULT_SETTINGS, concurrency=number % 4
+        )
+        return effects
+
+    def key(self, number: int, _: object) -> Effects:
+        held = TimedKey(bytes(16), number, 5_000) if number % 3 else None
+        effects = Effects()
+        effects.rare.timed_keys[self.alive[number % 2], f"k-{number % 4}"] = held
+        return effects
+
+    def window(self, number: int, _: object) -> Effects:
+        effects = Effects()
+        effects.rare.windows[self.alive[number % 2]] = number
+        return effects
+
+    def obliterate(self, number: int, _: object) -> Effects:
+        old = self.alive.pop(number % 2)
+        mine = [job for job in self.jobs if job.queue.number == old]
+        effects = purged(*[job for job in mine if job.state in (COMPLETED, DEAD)])
+        effects.merge(removed(*[job for job in mine if job.state in (WAITING, DELAYED, ACTIVE)]))
+        for job in mine:
+            job.state = GONE
+        effects.rare.obliterated[old] = None
+        self.seq += 1
+        self.queues[self.seq] = QueueState(self.seq, self.queues[old].name)
+        self.alive.append(self.seq)
+        return effects
+
+    def trim(self, number: int, _: object) -> Effects:
+        return trimming(number % 3)
+
+    def age(self, number: int, _: object) -> Effects:
+        return aging(2_000 + number // 2)
+
+    def compare(self) -> None:
+        for part in ("jobs", "payloads", "results", "keys"):
+            assert self.seen(self.memory, part) == self.seen(self.sqlite, part)
+
+    def seen(self, store: Store, part: str) -> object:
+        seqs = [job.seq for job in self.jobs]
+        if part == "jobs":
+            return [fields(job) for job in store.jobs(self.queues)]
+        if part == "payloads":
+            return store.payloads(seqs)
+        if part == "results":
+            return [store.result(seq) for seq in seqs]
+        keys: list[tuple[object, ...]] = [("horizon",)]
+        for job in self.jobs:
+            keys += [("job", job.id), ("logs", job.seq, 1, 4)]
+            keys += [("custom", job.queue.number, f"n-{job.seq}"), ("custom_any", f"n-{job.seq}")]
+        for number in (*self.queues, 0):
+            keys += [("dead_oldest", number, 2_050, 3), ("dead_oldest", number, 0, 100)]
+            keys += [("dead_stats", number), ("named_count", number)]
+            keys += [("page", number, state, 0, 200, NO_FILTERS) for state in range(7)]
+        return {key: plain(found) for key, found in store.find(keys, self.queues).items()}
+
+    def listed(self, store: Store, queue: int, state: int, limit: int, filters: Filters) -> object:
+        collected: list[object] = []
+        after: int | None = 0
+        while after is not None:
+            key = ("page", queue, state, after, limit, filters)
+            page: Any = store.find([key], self.queues)[key]
+            collected += plain(page.jobs)
+            after = page.next_after
+        return collected
+
+
+def plain(found: Any) -> Any:
+    """What a store found, so that it can be compared."""
+    if isinstance(found, Stored):
+        return fields(found.job), found.result_bytes
+    if isinstance(found, Page):
+        return plain(found.jobs), found.next_after
+    return [plain(one) for one in found] if isinstance(found, list) else found
+
+
+@settings(max_examples=150)
+@given(
+    turns=st.lists(st.tuples(STEPS, st.booleans(), OPTIONS), max_size=5),
+    restarted=st.booleans(),
+)
+def test_both_stores_keep_the_same(turns, restarted):
+    with tempfile.TemporaryDirectory() as folder:
+        twins = Twins(Path(folder))
+        for steps, merged, options in turns:
+            twins.turn(steps, merged, options)
+            twins.compare()
+            if restarted:
+                twins.restart()
+                twins.compare()
+        twins.restart()
+        twins.sqlite.close()
+
+
+@settings(max_examples=100)
+@given(
+    jobs=st.lists(st.tuples(OPTIONS, st.sampled_from(["", "lease", "complete", "die"]))),
+    listings=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(1, 5), FILTERS), max_size=20
+    ),
+    scanned=st.sampled_from([1, 2, 7, 20_000]),
+)
+def test_both_stores_list_the_same(jobs, listings, scanned):
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardnode.storage.sqlite.SCAN_ROWS_MAX", scanned)
+        twins = Twins(Path(folder))
+        for number, (options, step) in enumerate(jobs):
+            twins.turn([("accept", number)], False, options)
+            if step:
+                twins.turn([("lease", number), (step, number)], False, {})
+        for listing in listings:
+            expected = twins.listed(twins.memory, *listing)
+            assert twins.listed(twins.sqlite, *listing) == expected
+        twins.sqlite.close()
 
 
 # --- a whole shard over each store ------------------------------------------------------
 
 
+@pytest.fixture
+def rigs() -> Any:
+    """The core, which the other tests here do without."""
+    return importlib.import_module("tests.support.shards")
+
+
 @pytest.fixture(params=["memory", "sqlite"])
-def shard(request, tmp_path):
+def shard(rigs, request, tmp_path):
     if request.param == "memory":
-        yield a_shard()
+        yield rigs.a_shard()
         return
-    rig = a_shard(SqliteStore(tmp_path, IDENTITY), reopen=lambda store: reopened(store, tmp_path))
+    rig = rigs.a_shard(
+        SqliteStore(tmp_path, IDENTITY), reopen=lambda store: reopened(store, tmp_path)
+    )
     yield rig
     rig.store.close()
 
 
-def test_a_restart_changes_nothing_that_lasts(shard: Rig):
-    push(shard, *"abcdef", attempts=2)
-    push(shard, "g", delay_ms=60_000, job_id="order-1")
-    push(shard, "h", queue="sms", priority=3, keep_completed=False)
-    a, b, _ = pull(shard, jobs_max=3).jobs
-    ack(shard, a, result=b"r")
-    fail(shard, b, error="boom")
-    d = pull(shard, client="other").job
-    release(shard, d)
-    ack(shard, pull(shard, "sms").job)
-    sweeps(shard, until=20_000)
+def test_a_restart_changes_nothing_that_lasts(rigs, shard):
+    rigs.push(shard, *"abcdef", attempts=2)
+    rigs.push(shard, "g", delay_ms=60_000, job_id="order-1")
+    rigs.push(shard, "h", queue="sms", priority=3, keep_completed=False)
+    a, b, _ = rigs.pull(shard, jobs_max=3).jobs
+    rigs.ack(shard, a, result=b"r")
+    rigs.fail(shard, b, error="boom")
+    d = rigs.pull(shard, client="other").job
+    rigs.release(shard, d)
+    rigs.ack(shard, rigs.pull(shard, "sms").job)
+    rigs.sweeps(shard, until=20_000)
     before = {job.id: fields(job) for job in shard.state.jobs.values()}
     counts = {name: list(queue.counts) for name, queue in shard.state.queues.items()}
     counter, epoch = shard.state.counter, shard.state.epoch
@@ -520,17 +1342,18 @@ def test_a_restart_changes_nothing_that_lasts(shard: Rig):
     assert {name: list(queue.counts) for name, queue in shard.state.queues.items()} == counts
     assert shard.state.counter == counter
     assert shard.state.epoch == epoch + 1
-    check_invariants(shard.shard, shard.store, shard.clock.now())
+    invariants = importlib.import_module("tests.support.invariants")
+    invariants.check_invariants(shard.shard, shard.store, shard.clock.now())
 
 
-def test_tokens_of_another_epoch_stay_valid_and_new_ones_differ(shard: Rig):
-    push(shard, "a", "b")
-    old = pull(shard).job
+def test_tokens_of_another_epoch_stay_valid_and_new_ones_differ(rigs, shard):
+    rigs.push(shard, "a", "b")
+    old = rigs.pull(shard).job
     shard.restart()
-    new = pull(shard, client="other").job
+    new = rigs.pull(shard, client="other").job
 
     assert (old.token[:4], new.token[:4]) == (b"\0\0\0\1", b"\0\0\0\2")
-    assert ack(shard, old, new).accepted
+    assert rigs.ack(shard, old, new).accepted
 
 
 # --- only on disk -----------------------------------------------------------------------
@@ -566,6 +1389,21 @@ def test_the_file_of_a_newer_version_is_refused(disk, tmp_path):
     db.close()
     disk.store = SqliteStore(tmp_path, IDENTITY)
     disk.store.open()
+
+
+def test_the_file_of_an_older_version_is_refused(disk, tmp_path):
+    disk.store.close()
+    with sqlite3.connect(tmp_path / "shard.db") as db:
+        db.execute("UPDATE meta SET value = 1 WHERE key = 'format'")
+    db.close()
+    sentence = "was written by an older, unreleased version; start with a new data folder"
+    with pytest.raises(StoreError, match=sentence):
+        SqliteStore(tmp_path, IDENTITY).open()
+    with sqlite3.connect(tmp_path / "shard.db") as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'format'", (FORMAT_VERSION,))
+    db.close()
+    disk.store = SqliteStore(tmp_path, IDENTITY)
+    assert disk.store.open().epoch == 2, "and it is not touched"
 
 
 def test_a_second_opener_is_refused(disk, tmp_path):
@@ -663,11 +1501,11 @@ def test_the_settings_of_the_file_are_taken(disk):
     assert run("PRAGMA locking_mode").fetchone()[0] == "exclusive"
 
 
-def test_a_durable_push_makes_its_turn_durable(tmp_path):
-    rig = a_shard(SqliteStore(tmp_path, IDENTITY))
-    push(rig, "a")
+def test_a_durable_push_makes_its_turn_durable(rigs, tmp_path):
+    rig = rigs.a_shard(SqliteStore(tmp_path, IDENTITY))
+    rigs.push(rig, "a")
     assert rig.store._run("PRAGMA synchronous").fetchone()[0] == 1
-    push(rig, "b", flags=DURABLE)
+    rigs.push(rig, "b", flags=rigs.DURABLE)
     assert rig.store._run("PRAGMA synchronous").fetchone()[0] == 2
     rig.store.close()
 
@@ -686,14 +1524,64 @@ def test_the_file_is_readable_with_any_sqlite_after_a_clean_stop(disk, tmp_path)
     disk.store.open()
 
 
-def test_a_page_looks_at_a_bounded_number_of_rows_and_says_where_to_go_on(disk, monkeypatch):
+@pytest.mark.parametrize(
+    ("state", "filters", "expected", "expected_pages"),
+    [
+        (COMPLETED, NO_FILTERS, [7, 8], 4),
+        (0, Filters(tag="no"), [], 4),
+        (DEAD, NO_FILTERS, [9, 10], 1),
+        (0, Filters(reason="exhausted"), [9, 10], 1),
+    ],
+)
+def test_a_page_looks_at_a_bounded_number_of_rows_and_says_where_to_go_on(
+    disk, monkeypatch, state, filters, expected, expected_pages
+):
     monkeypatch.setattr("shardnode.storage.sqlite.SCAN_ROWS_MAX", 3)  # a limit, not behaviour
     many(disk)
     collected, after, pages = [], 0, 0
     while after is not None:
-        page = disk.page(0, DEAD, after, 100)
+        page = disk.page(0, state, after, 100, filters)
         collected += numbers(page.jobs)
         after = page.next_after
         pages += 1
-    assert collected == [9, 10]
-    assert pages == 4
+    assert collected == expected
+    assert pages == expected_pages, "the dead are found without a look at the living"
+
+
+def test_a_rewritten_payload_is_counted_once_in_the_cache(disk):
+    job = disk.job(1)
+    disk.accept(job)
+    disk.put(rewritten(job, payloads={1: b"longer than before"}))
+    disk.put(removed(job))
+    assert disk.store._cached_bytes == 0
+    assert disk.store._payload_cache == {}
+
+
+def test_a_rewritten_payload_too_large_for_the_cache_is_read_from_the_disk(disk, monkeypatch):
+    job = disk.job(1)
+    disk.accept(job)
+    monkeypatch.setattr("shardnode.storage.sqlite.PAYLOAD_CACHE_BYTES_MAX", 10)
+    disk.put(rewritten(job, payloads={1: b"longer than before"}))
+    assert disk.store._payload_cache == {}
+    assert disk.store.payloads([1]) == {1: b"longer than before"}
+
+
+def test_a_rollback_brings_the_payload_before_back(disk):
+    job = disk.job(1)
+    disk.accept(job)
+    disk.store.begin(False)
+    disk.store.stage(rewritten(job, payloads={1: b"new"}), 1)
+    disk.store.rollback()
+    assert disk.store.payloads([1]) == {1: b"001"}
+
+
+def test_forgetting_costs_nothing_for_logs_until_there_is_one(disk):
+    jobs = [leased(disk.job(seq)) for seq in (1, 2)]
+    disk.accept(*jobs)
+    said: list[str] = []
+    disk.store._db.trace_v2(0x01, lambda event: said.append(event["sql"]))  # SQLITE_TRACE_STMT
+    disk.put(removed(jobs[0]))
+    assert not [sql for sql in said if "lines" in sql]
+    disk.put(logged(jobs[1], "a"), removed(jobs[1]))
+    assert [sql for sql in said if sql.startswith("DELETE FROM lines")]
+    disk.store._db.trace_v2(0, None)

@@ -29,13 +29,17 @@ NAMED_PURE = (
     "pyq/limits.py",
     "pyq/messages.py",
     "pyq/options.py",
+    "pyq/parsing.py",
     "pyq/routes.py",
+    "pyq/settings.py",
+    "pyq/texts.py",
     "pyq/wire.py",
 )
 # `pyq.ids` is made of time and chance; what the core takes from it reads them from an id only.
 IMPURE_OF_OURS = {
     "pyq.process", "pyq.connection", "pyq.client", "pyq.worker", "pyq.log", "pyq.handoff",
-    "pyq.heartbeats", "pyq.fetcher", "pyq.queue", "pyq.handle",
+    "pyq.heartbeats", "pyq.fetcher", "pyq.queue", "pyq.handle", "pyq.bulk", "pyq.events",
+    "pyq.deadletters", "pyq.listing",
 }  # fmt: skip
 
 

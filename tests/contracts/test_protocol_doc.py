@@ -7,9 +7,10 @@ import pytest
 
 from pyq.errors import ERRORS_BY_STATUS, PyqError, Status
 from pyq.job import MOVES, JobState
-from pyq.messages import _PARSERS
 from pyq.options import DEFAULT_OPTIONS, OPTION_NAMES
+from pyq.parsing import _PARSERS
 from pyq.routes import slot_of
+from pyq.settings import DEFAULT_SETTINGS, SETTING_NAMES
 from pyq.wire import (
     ALL_SHARDS,
     BY_QUEUE,
@@ -107,10 +108,27 @@ def test_the_table_of_moves_is_the_one_in_the_code():
 
 def test_the_table_of_options_has_every_option_and_its_default():
     part = PAGE.split("| option | type | default | bounds |", 1)[1]
-    rows = [line.strip("|").split("|") for line in part.splitlines()[2:10]]
+    lines = [line for line in part.split("\n\n")[0].splitlines() if line.startswith("| `")]
+    rows = [line.strip("|").split("|") for line in lines]
     documented = {row[0].strip(" `"): row[2].strip(" `") for row in rows}
     assert documented.keys() == set(OPTION_NAMES)
     assert documented["attempts"] == str(DEFAULT_OPTIONS.attempts)
     assert documented["priority"] == str(DEFAULT_OPTIONS.priority)
     backoff = DEFAULT_OPTIONS.backoff.to_wire()
     assert documented["backoff"] == str([int(n) if n == int(n) else n for n in backoff[:4]] + [[]])
+
+
+def test_the_table_of_settings_has_every_setting_and_its_default():
+    part = PAGE.split("| setting | default | bounds and meaning |", 1)[1]
+    lines = [line for line in part.split("\n\n")[0].splitlines() if line.startswith("| `")]
+    documented = dict(
+        [cell.strip(" `") for cell in line.strip("|").split("|")[:2]] for line in lines
+    )
+    assert documented.keys() == set(SETTING_NAMES)
+    for name, default in documented.items():
+        value = getattr(DEFAULT_SETTINGS, name)
+        words = {True: "true", False: "false", (): "[]"}
+        shown = "{}" if name == "defaults" else words.get(value, str(value))
+        if type(value) is int:
+            shown = str(value)
+        assert default.split(" (")[0] == shown, name

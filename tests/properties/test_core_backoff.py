@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyq.backoff import backoff_ms
 from pyq.limits import BACKOFF_BASE_MS_MAX, BACKOFF_CAP_MS_MAX, BACKOFF_FACTOR_MAX
 from pyq.options import Backoff, check_options
-from shardnode.core.backoff import backoff_ms, chance, tokens
+from shardnode.core.dice import chance, tokens
 
 shares = st.floats(0, 1, exclude_max=True)
 ns = st.integers(1, 1 << 31)

@@ -67,7 +67,7 @@ def test_the_line_is_a_sorted_list(script):
                 if model.waiting:
                     job = model.waiting.pop(step[1] % len(model.waiting))
                     job.state = COMPLETED
-                    line.discard()
+                    line.discard(job)
         assert line.count == len(model.waiting)
         stale = line.entries_count() - line.count
         assert 0 <= stale <= max(STALE_MIN, line.entries_count() // STALE_SHARE)
@@ -84,5 +84,5 @@ def test_compaction_never_loses_a_job(left, stay):
     line.add(jobs)
     for job in jobs[:left]:
         job.state = COMPLETED
-        line.discard()
+        line.discard(job)
     assert line.take(left + stay + 1, 1 << 40) == jobs[left:]

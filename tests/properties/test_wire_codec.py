@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pyq.errors import Status
 from pyq.limits import SLOTS
-from pyq.messages import Origin, parse
+from pyq.messages import Origin
+from pyq.parsing import parse
 from pyq.routes import slot_of
 from pyq.wire import (
     ALL_SHARDS,

@@ -1,13 +1,14 @@
-"""CANCEL and PURGE: what leaves before its time, and what stays of it."""
+"""CANCEL of what does not run, and PURGE: what leaves before its time, and what stays of it."""
 
 import pytest
 
 from pyq.errors import Status
-from pyq.messages import Cancel, Purge
 from pyq.wire import Flag
+from tests.support.sayings import purge
 from tests.support.shards import (
     a_shard,
     ack,
+    cancel,
     counts,
     fail,
     page,
@@ -21,14 +22,6 @@ from tests.support.shards import (
 
 NOBODY = b"\1" * 16
 AT_ONCE = [0, 1, 0, 0, []]
-
-
-def cancel(shard, *ids, flags=0):
-    return shard.send(Cancel(shard.origin("admin", flags=flags), [(i,) for i in ids]))[0]
-
-
-def purge(shard, *ids, flags=0):
-    return shard.send(Purge(shard.origin("admin", flags=flags), [(i,) for i in ids]))[0]
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5_000])
@@ -52,7 +45,7 @@ def test_whoever_waits_for_it_is_told():
     cancel(shard, pushed.id)
 
     assert waiting.body == ("cancelled", None, "")
-    assert result(shard, pushed.id).body == ("removed", None, "")
+    assert result(shard, pushed.id).body == ("cancelled", None, "")
 
 
 def test_a_repeated_push_does_not_revive_it():
@@ -61,18 +54,24 @@ def test_a_repeated_push_does_not_revive_it():
     cancel(shard, pushed.id)
     again = repeat(shard, pushed)
 
-    assert again.exceptions == [(0, Status.OK, ("exists", pushed.id, "removed", False))]
+    assert again.exceptions == [(0, Status.OK, ("exists", pushed.id, "cancelled", False))]
     assert not push(shard, "a", job_id="order-1").accepted
 
 
-def test_what_runs_or_has_ended_is_not_cancelled():
+def test_what_has_ended_is_not_cancelled_and_what_runs_is_only_marked():
     shard = a_shard()
     running = push(shard, "a")
     job = pull(shard).job
-    assert [status for _, status, _ in cancel(shard, running.id).exceptions] == [Status.CONFLICT]
+    assert cancel(shard, running.id).exceptions == [(0, Status.OK, "cancel_requested")]
     ack(shard, job)
-    answer = cancel(shard, running.id, NOBODY)
-    assert [status for _, status, _ in answer.exceptions] == [Status.CONFLICT, Status.NOT_FOUND]
+    done = push(shard, "b")
+    ack(shard, pull(shard).job)
+    answer = cancel(shard, running.id, done.id, NOBODY)
+    assert [status for _, status, _ in answer.exceptions] == [
+        Status.NOT_FOUND,
+        Status.CONFLICT,
+        Status.NOT_FOUND,
+    ]
 
 
 def test_the_last_holder_of_a_cancelled_job_cannot_complete_it():

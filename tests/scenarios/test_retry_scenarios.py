@@ -1,17 +1,12 @@
-"""RETRY: a dead letter starts afresh, once, with its history."""
+"""RETRY: a dead letter, or a completed job, starts afresh, once, with its history."""
 
 import pytest
 
 from pyq.errors import Status
-from pyq.messages import Retry
 from pyq.wire import Flag
-from tests.support.shards import a_shard, ack, counts, fail, pull, push, result, view
+from tests.support.shards import a_shard, ack, counts, fail, pull, push, repeat, result, retry, view
 
 NOBODY = b"\x01" * 16
-
-
-def retry(shard, *ids, flags=0):
-    return shard.send(Retry(shard.origin("admin", flags=flags), [(job_id,) for job_id in ids]))[0]
 
 
 def a_dead_job(shard, **options):
@@ -74,7 +69,7 @@ def test_its_name_is_taken_while_it_lives_again():
     assert again.exceptions == [(0, Status.OK, ("exists", dead.id, "waiting", False))]
 
 
-def test_refusals_are_item_by_item():
+def test_jobs_are_answered_item_by_item():
     shard = a_shard()
     completed = push(shard, "done")
     ack(shard, pull(shard).job)
@@ -83,20 +78,35 @@ def test_refusals_are_item_by_item():
 
     assert [(index, status) for index, status, _ in answer.exceptions] == [
         (0, Status.NOT_FOUND),
-        (1, Status.CONFLICT),
         (3, Status.OK),
     ]
+    assert answer.exceptions[1][2] == ("again", "waiting")
+    assert counts(shard)["emails"] == {"waiting": 2}
 
 
 def test_a_repeat_changes_nothing():
     shard = a_shard()
     dead = a_dead_job(shard)
-    retry(shard, dead.id)
-    assert retry(shard, dead.id, flags=Flag.REPEAT).exceptions == [
-        (0, Status.OK, ("again", "waiting"))
-    ]
+    retried = retry(shard, dead.id)
+    assert repeat(shard, retried).exceptions == [(0, Status.OK, ("again", "waiting"))]
     ack(shard, pull(shard).job)
-    assert retry(shard, dead.id, flags=Flag.REPEAT).exceptions == [
-        (0, Status.OK, ("again", "completed"))
-    ]
+    shard.restart()
+    assert repeat(shard, retried).exceptions == [(0, Status.OK, ("again", "completed"))]
     assert counts(shard)["emails"] == {"completed": 1}
+
+
+def test_a_repeat_whose_first_sending_was_lost_is_carried_out():
+    """As it would be for any request: that the job has completed says nothing about this one."""
+    shard = a_shard()
+    done = push(shard, "a")
+    ack(shard, pull(shard).job)
+    assert retry(shard, done.id, flags=Flag.REPEAT).accepted
+    assert counts(shard)["emails"] == {"waiting": 1}
+
+
+def test_another_request_retries_a_job_again():
+    shard = a_shard()
+    dead = a_dead_job(shard)
+    retry(shard, dead.id)
+    ack(shard, pull(shard).job)
+    assert retry(shard, dead.id).accepted

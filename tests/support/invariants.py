@@ -6,12 +6,13 @@ The one place in the tests that looks into the structures of the core.
 from collections import Counter
 from typing import Any
 
-from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, WAITING, JobState
-from pyq.limits import HISTORY_MAX, MAX_STALLS_DEFAULT
+from pyq.job import ACTIVE, COMPLETED, DELAYED, WAITING, JobState
+from pyq.limits import EVENTS_MAX, HISTORY_MAX
 from pyq.routes import shard_of, slot_of
 from shardnode.core.effects import Now, Stored
 from shardnode.core.heap import STALE_MIN, STALE_SHARE, ReadyLine
-from shardnode.core.recovery import restore
+from shardnode.core.queues import holds_group
+from shardnode.core.recovery import Loaded, restore_jobs, restore_queues
 from shardnode.core.shard import Shard
 from shardnode.core.state import Job, LeaseEnd, QueueState, ShardState
 from shardnode.storage.store import Store
@@ -25,9 +26,13 @@ def check_invariants(shard: Shard, store: Store, now: Now) -> None:
     records = {job.seq: job for job in store.jobs(state.queues_by_number)}
     _check_identity(state, records)
     _check_lines(state)
+    _check_groups(state)
+    _check_keys(state)
     _check_leases(state)
+    _check_limits(state, now)
     _check_waiting_callers(state)
     _check_timers(state)
+    _check_events(state)
     _check_records(state, store, records)
     _check_rebuilt(state, store, now)
 
@@ -40,9 +45,9 @@ def line_entries(line: ReadyLine) -> list[Job]:
         given_back = sorted(bucket.returned, key=lambda entry: entry[0])
         for job in bucket.line:
             while given_back and given_back[0][0] < job.ready:
-                entries.append(given_back.pop(0)[1])
+                entries.append(given_back.pop(0)[-1])
             entries.append(job)
-        entries += [job for _, job in given_back]
+        entries += [entry[-1] for entry in given_back]
     return entries
 
 
@@ -56,10 +61,11 @@ def fields(job: Job) -> dict[str, Any]:
     kept = {
         name: getattr(job, name)
         for name in Job.__slots__
-        if name not in ("queue", "lease", "detail")
+        if name not in ("queue", "lease", "detail", "options")
     }
     lease, detail = job.lease, job.detail
     kept["queue"] = job.queue.name
+    kept["options"] = job.options
     kept["lease"] = lease and (
         lease.token,
         lease.end,
@@ -84,7 +90,9 @@ def _check_identity(state: ShardState, records: dict[int, Job]) -> None:
     readies = [job.ready for job in state.jobs.values()]
     assert len(set(seqs)) == len(seqs), "an acceptance number is used twice (I4)"
     assert len(set(readies)) == len(readies), "a place in line is used twice"
-    assert max([0, *seqs, *readies, *records]) <= state.counter, "a number beyond the counter (I4)"
+    assert max([0, *seqs, *map(abs, readies), *records]) <= state.counter, (
+        "a number beyond the counter (I4)"
+    )
     for queue in state.queues.values():
         mine = [job for job in records.values() if job.queue is queue]
         expected = Counter(job.state for job in mine)
@@ -94,22 +102,94 @@ def _check_identity(state: ShardState, records: dict[int, Job]) -> None:
         custom = {job.options.job_id: job for job in _live(state, queue) if job.options.job_id}
         assert queue.custom == custom, "custom ids differ from the live jobs that have one (I17)"
         completed = {job.seq for job in mine if job.state is COMPLETED}
-        assert sorted(queue.finished) == sorted(completed), "finished differs from its records"
-        assert queue.finished.count == len(completed)
-        assert set(queue.dead) == {job.seq for job in mine if job.state is DEAD}
+        own = {
+            job.seq
+            for job in mine
+            if job.state is COMPLETED and (job.options.keep_ms or job.options.keep_count)
+        }
+        assert queue.kept.keys() == own, "jobs that say how long they are kept"
+        assert sorted(queue.finished) == sorted(completed - own), "finished is not its records"
+        assert queue.finished.count == len(completed - own)
 
 
 def _check_lines(state: ShardState) -> None:
     for queue in state.queues.values():
         line = queue.line
         alive = live_line(line)
-        waiting = {job.seq for job in _live(state, queue) if job.state is WAITING}
+        waiting = {
+            job.seq
+            for job in _live(state, queue)
+            if job.state is WAITING and _may_stand_in_line(queue, job)
+        }
+        assert [job.ready for job in alive] == [
+            job.ready for job in sorted(alive, key=lambda job: (-job.options.priority, job.ready))
+        ], "the line is not in order (I14)"
         assert len(alive) == len({job.seq for job in alive}), "two live entries of one job (I5)"
         assert {job.seq for job in alive} == waiting, "the line is not what waits (I5)"
         assert line.count == len(alive), "the line miscounts its live entries"
         stale = line.entries_count() - line.count
         bound = max(STALE_MIN, line.entries_count() // STALE_SHARE) + 1
         assert 0 <= stale <= bound, f"{stale} stale entries of {line.entries_count()} (I5)"
+
+
+def _may_stand_in_line(queue: QueueState, job: Job) -> bool:
+    if not job.options.group:
+        return True
+    group = queue.groups[job.options.group]
+    return job.seq in group.exposed and not group.paused
+
+
+def _check_groups(state: ShardState) -> None:
+    for queue in state.queues.values():
+        members: dict[str, set[int]] = {}
+        for job in _live(state, queue):
+            if job.options.group and holds_group(job):
+                members.setdefault(job.options.group, set()).add(job.seq)
+        assert members.keys() == queue.groups.keys(), "groups without members, or the reverse"
+        for name, group in queue.groups.items():
+            behind = [job.seq for job in group.behind]
+            assert {*group.exposed, *behind} == members[name], f"members of group {name}"
+            assert len(group.exposed) + len(behind) == len(members[name]), "a member twice"
+            assert group.paused == (name in queue.settings.paused_groups)
+            for job in [*group.exposed.values(), *group.behind]:
+                assert state.jobs[job.id] is job, "a group holds a job that is replaced"
+            assert all(job.state is WAITING for job in group.behind), "a hidden job runs"
+            readies = [job.ready for job in group.behind]
+            assert readies == sorted(readies), "the order behind is not that of readiness (I15)"
+            exposed = [job.ready for job in group.exposed.values() if job.state is WAITING]
+            assert not exposed or not readies or max(exposed) < readies[0], "I15"
+            limit = queue.settings.group_concurrency
+            assert not exposed or len(group.exposed) <= limit, "more exposed than may run (I12)"
+            assert not behind or len(group.exposed) >= limit, "a job is hidden without need"
+
+
+def _check_keys(state: ShardState) -> None:
+    for queue in state.queues.values():
+        held = {
+            job.options.unique: job
+            for job in _live(state, queue)
+            if job.options.unique and not job.options.unique_ttl_ms
+        }
+        assert queue.unique == held, "keys differ from the live jobs that hold them (I16)"
+        assert not queue.unique.keys() & queue.timed_keys.keys(), "a key is held twice (I16)"
+
+
+def _check_limits(state: ShardState, now: Now) -> None:
+    for queue in state.queues.values():
+        settings = queue.settings
+        assert queue.limited == settings.limited
+        if settings.rate_max and queue.parked and queue.line.count and not settings.paused:
+            full = queue.window.room(now.mono_ms, settings.rate_max, settings.rate_per_ms) <= 0
+            assert not full or queue.window_at is not None, "nobody looks when the window opens"
+
+
+def _check_events(state: ShardState) -> None:
+    log = state.events
+    kept = [
+        number for first, _, _, jobs, _ in log.entries for number in range(first, first + len(jobs))
+    ]
+    assert kept == list(range(log.next - len(kept), log.next)), "numbers of events have holes (I36)"
+    assert len(log.entries) <= EVENTS_MAX
 
 
 def _check_leases(state: ShardState) -> None:
@@ -138,7 +218,6 @@ def _check_leases(state: ShardState) -> None:
             assert job.lease.end is not LeaseEnd.HELD, "a lease is held on a job not active (I7)"
             assert job.lease.end is not LeaseEnd.ACKED, "an acked job is alive (I2)"
         assert job.failures <= job.options.attempts, "I9"
-        assert job.stalls <= MAX_STALLS_DEFAULT, "a live job with too many stalls (I9)"
         assert job.detail is None or len(job.detail.history) <= HISTORY_MAX
 
 
@@ -149,7 +228,12 @@ def _check_waiting_callers(state: ShardState) -> None:
         assert not parked.done, "an answered pull is still parked"
         for queue in parked.queues:
             assert queue.parked.get(request_id) is parked, "a parked pull its queue does not know"
-            assert state.disk_low or not queue.line.count, "a pull waits although jobs do"
+            may_wait = state.disk_low or queue.limited or not queue.line.count
+            assert may_wait, "a pull waits although jobs do"
+            full = queue.settings.concurrency and queue.counts[ACTIVE] >= queue.settings.concurrency
+            if queue.limited and queue.line.count and not state.disk_low:
+                held_back = queue.settings.paused or full or queue.settings.rate_max
+                assert held_back, "a pull waits although jobs do"
     for queue in state.queues.values():
         for request_id, parked in queue.parked.items():
             assert state.parked.get(request_id) is parked, "a mailbox names a pull that is gone"
@@ -158,7 +242,8 @@ def _check_waiting_callers(state: ShardState) -> None:
     assert not any(parked.done for parked in results)
     assert all(state.results.values()), "an empty list of those who wait for a result"
     assert set(state.results) <= set(state.jobs), "somebody waits for the end of an ended job"
-    parked_count = len(state.parked) + len(beats) + len(results)
+    readers = [parked for parked in state.events.readers if not parked.done]
+    parked_count = len(state.parked) + len(beats) + len(results) + len(readers)
     assert state.parked_count == parked_count, "parked_count drifts (P16)"
 
 
@@ -170,6 +255,16 @@ def _check_timers(state: ShardState) -> None:
             assert (job.run_at, job.seq) in due, "a delayed job that nothing wakes"
         else:
             assert job.run_at == 0, "a job that is not delayed has a due time"
+    expiring = {
+        entry[-1].seq for entry in state.timers.expiring._entries if entry[-1].lease is None
+    }
+    for job in state.jobs.values():
+        if job.options.ttl_ms and job.lease is None:
+            assert job.seq in expiring, "a job that nothing expires"
+    for queue in state.queues.values():
+        times = {(entry[0], entry[-1][1]) for entry in state.timers.keys._entries}
+        for key, timed in queue.timed_keys.items():
+            assert (timed.until, key) in times, "a key that nothing frees"
 
 
 def _check_records(state: ShardState, store: Store, records: dict[int, Job]) -> None:
@@ -191,9 +286,9 @@ def _check_records(state: ShardState, store: Store, records: dict[int, Job]) -> 
 def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
     """What a restart would know is what is known (I1)."""
     other = ShardState(state.shard, state.shards_count, state.epoch + 1)
-    for number, queue in state.queues_by_number.items():
-        other.add_queue(number, queue.name)
-    restore(other, store.jobs(other.queues_by_number), now)
+    queues = [(n, queue.name, queue.settings) for n, queue in state.queues_by_number.items()]
+    restore_queues(other, Loaded(0, state.counter, 0, queues, [], []), now)
+    restore_jobs(other, store.jobs(other.queues_by_number), now)
     assert other.jobs.keys() == state.jobs.keys()
     assert other.processing.keys() == state.processing.keys()
     assert other.grants.keys() == state.grants.keys()
@@ -208,9 +303,30 @@ def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
             job.seq for job in live_line(queue.line)
         ], f"the line of {name} would have another order after a restart"
         assert twin.custom.keys() == queue.custom.keys()
-        assert twin.dead.keys() == queue.dead.keys()
         assert twin.finished.count == queue.finished.count
-    assert {queue.name for queue in other.overfull} == {queue.name for queue in state.overfull}
+        assert twin.unique.keys() == queue.unique.keys()
+        assert twin.groups.keys() == queue.groups.keys()
+        for key, group in queue.groups.items():
+            assert twin.groups[key].exposed.keys() == group.exposed.keys(), f"group {key}"
+            rebuilt_behind = [job.seq for job in twin.groups[key].behind]
+            assert rebuilt_behind == [job.seq for job in group.behind], f"group {key}"
+    overfull = {queue.name for queue in state.overfull}
+    assert {queue.name for queue in other.overfull} <= overfull, "a queue that nobody looks after"
+    assert other.tended.keys() == {other.queues[queue.name] for queue in state.tended}
+
+
+def what_records_keep(state: ShardState) -> dict[str, Any]:
+    """What must be the same before and after a restart, beside the jobs."""
+    return {
+        queue.name: (
+            queue.number,
+            queue.settings,
+            dict(queue.timed_keys),
+            list(queue.counts),
+            min(queue.window.count, queue.settings.rate_max),
+        )
+        for queue in state.queues.values()
+    } | {"": (state.counter, state.tombstones_count)}
 
 
 def _live(state: ShardState, queue: QueueState) -> list[Job]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pyq.job import ACTIVE, COMPLETED, DELAYED, WAITING
+from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, GONE, WAITING, Verdict
 from pyq.options import check_options
 from shardnode.core.effects import Effects
 from shardnode.core.state import Grant, Job, Lease, LeaseEnd, QueueState, new_job, new_lease
@@ -47,6 +47,44 @@ def completed(job: Job, at: int = 2_000) -> Job:
     return job
 
 
+def dead(job: Job, reason: str = "exhausted", at: int = 2_000) -> Job:
+    job.state, job.updated_at = DEAD, at
+    job.need_detail().reason = reason
+    if job.lease is not None:
+        job.lease.end = LeaseEnd.FAILED
+    return job
+
+
+def waiting_again(job: Job, ready: int, at: int = 3_000) -> Job:
+    """The job, retried after it had ended."""
+    job.state, job.updated_at, job.ready = WAITING, at, ready
+    job.attempt = job.failures = job.stalls = 0
+    return job
+
+
+def fields(job: Job) -> dict[str, Any]:
+    """Every field of a job that its records keep."""
+    kept = {
+        name: getattr(job, name)
+        for name in Job.__slots__
+        if name not in ("queue", "lease", "detail")
+    }
+    lease, detail = job.lease, job.detail
+    kept["queue"] = job.queue.name
+    kept["lease"] = lease and (
+        lease.token,
+        lease.end,
+        lease.grant.request_id,
+        lease.grant.worker,
+        lease.grant.queue,
+        lease.grant.lease_ms,
+        lease.grant.granted_at,
+        lease.grant.fence,
+    )
+    kept["detail"] = detail and {name: getattr(detail, name) for name in detail.__slots__}
+    return kept
+
+
 def payload_of(seq: int) -> bytes:
     return b"%03d" % seq
 
@@ -68,3 +106,53 @@ def changed(*jobs: Job) -> Effects:
 def ended(*jobs: Job) -> Effects:
     """Effects of jobs that ended and whose records are kept."""
     return Effects(changed={job.seq: job for job in jobs}, ended={job.id: job for job in jobs})
+
+
+def died(*jobs: Job) -> Effects:
+    """Effects of jobs that are dead letters from now on."""
+    effects = ended(*jobs)
+    effects.rare.buried.update((job.seq, job) for job in jobs)
+    return effects
+
+
+def revived(*jobs: Job) -> Effects:
+    """Effects of ended jobs that wait again."""
+    effects = changed(*jobs)
+    effects.rare.revived.update((job.id, None) for job in jobs)
+    effects.rare.unburied.update((job.seq, None) for job in jobs)
+    return effects
+
+
+def removed(*jobs: Job, verdict: Verdict = Verdict.REMOVED, at: int = 2_000) -> Effects:
+    """Effects of jobs of which only a tombstone with a verdict stays."""
+    effects = Effects(ended={job.id: job for job in jobs}, forgotten=[job.seq for job in jobs])
+    for job in jobs:
+        if job.state is DEAD:
+            effects.rare.unburied[job.seq] = None
+        job.state, job.updated_at = GONE, at
+        if verdict is not Verdict.REMOVED:
+            effects.rare.verdicts[job.id] = verdict
+    return effects
+
+
+def purged(*jobs: Job) -> Effects:
+    """Effects of dead jobs whose records go, and whose tombstones stay as they are."""
+    effects = Effects(forgotten=[job.seq for job in jobs])
+    effects.rare.unburied.update((job.seq, None) for job in jobs)
+    return effects
+
+
+def rewritten(*jobs: Job, payloads: dict[int, bytes] | None = None) -> Effects:
+    effects = Effects(payloads=payloads or {})
+    effects.rare.rewritten.update((job.seq, job) for job in jobs)
+    return effects
+
+
+def logged(job: Job, *texts: str, first: int = 1) -> Effects:
+    """Effects of log lines; the first of them has the number `first`."""
+    effects = Effects()
+    effects.rare.lines += [
+        (job.seq, number, 5_000 + number, job.attempt, text)
+        for number, text in enumerate(texts, first)
+    ]
+    return effects

@@ -12,22 +12,34 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from pyq.errors import Status
+from pyq.job import JobState
 from pyq.limits import FRAME_BYTES_MAX, LEASE_MS_DEFAULT
 from pyq.messages import (
     Ack,
     Cancel,
+    Change,
+    Clean,
     Command,
+    Configure,
     Counts,
+    DeadStats,
+    Drain,
+    Events,
     Extend,
     Fail,
     Get,
     Goodbye,
     Heartbeat,
     List,
+    Log,
+    Logs,
     NewJob,
+    Obliterate,
     Origin,
+    Pause,
     Ping,
     Progress,
+    Promote,
     Pull,
     Purge,
     Push,
@@ -40,20 +52,21 @@ from pyq.messages import (
     StopWorkers,
     Sweep,
     Unpull,
+    Update,
     Worker,
     Workers,
 )
 from pyq.options import check_options
 from pyq.routes import slot_of
 from pyq.wire import Flag, Verb, unpack_body, unpack_header
-from shardnode.core.effects import Effects, Need, Now
-from shardnode.core.recovery import restore
+from shardnode.core.effects import Effects, Found, Need, Now
+from shardnode.core.recovery import restore_jobs, restore_queues
 from shardnode.core.shard import Shard
 from shardnode.core.state import LeaseEnd, ShardState
 from shardnode.frames import ReplyEncoder
 from shardnode.storage.memory import MemoryStore
 from shardnode.storage.store import Store
-from tests.support.invariants import check_invariants
+from tests.support.invariants import check_invariants, what_records_keep
 
 WALL_0 = 1_750_000_000_000
 MONO_0 = 5_000_000
@@ -67,9 +80,10 @@ VERBS: dict[type, Verb] = {
     for kind in (
         Push, Pull, Unpull, Return, Ack, Fail, Release, Heartbeat, Extend, Progress,
         Get, List, Counts, Result, Sweep, Workers, Goodbye, Retry, Cancel, Purge,
-        Ping, Stats,
+        Ping, Stats, Promote, Update, Configure, Pause, Drain, Clean, Obliterate,
+        Log, Logs, Events,
     )
-} | {StopWorkers: Verb.STOP_WORKERS}  # fmt: skip
+} | {StopWorkers: Verb.STOP_WORKERS, DeadStats: Verb.DEAD_STATS}  # fmt: skip
 
 
 class Clock:
@@ -232,21 +246,20 @@ class Rig:
         """Build the state from the records, step by step as shardnode/server.py does."""
         loaded = self.store.open()
         state = ShardState(*self._place, loaded.epoch)
-        state.counter = loaded.seq
-        state.tombstones_count = loaded.tombstones_count
-        for number, name in loaded.queues:
-            state.add_queue(number, name)
-        restore(state, self.store.jobs(state.queues_by_number), self.clock.now())
+        restore_queues(state, loaded, self.clock.now())
+        restore_jobs(state, self.store.jobs(state.queues_by_number), self.clock.now())
         self.shard = Shard(state)
         self.encoder = ReplyEncoder(self.store, loaded.epoch)
 
     def restart(self, at: int | None = None) -> None:
         """Forget everything that is only in memory: who waits is never answered."""
         self.move_to(at)
+        before = what_records_keep(self.state)
         self.store = self._reopen(self.store)
         self.calls.clear()
         self.start()
         if self.checked:
+            assert what_records_keep(self.state) == before, "a restart changed what is known (I1)"
             check_invariants(self.shard, self.store, self.clock.now())
 
     def move_to(self, at: int | None) -> None:
@@ -293,15 +306,17 @@ class Rig:
             staged.append(effects)
             store.stage(effects, self.state.counter)
 
-        for command in commands:
+        for command in (*self.shard.chores(now), *commands):
+            found: Found = {}
             outcome = self.shard.apply(command, now)
-            if isinstance(outcome, Need):
+            while isinstance(outcome, Need):
                 stage()
                 replies += effects.replies
                 effects = Effects()
-                found = store.find(outcome.keys, self.state.queues_by_number)
+                asked = store.find(outcome.keys, self.state.queues_by_number)
+                assert asked.keys() - found.keys(), "a command asks for the same records again"
+                found.update(asked)
                 outcome = self.shard.apply(command, now, found)
-                assert isinstance(outcome, Effects), "a command needs records only once"
             effects.merge(outcome)
         replies += effects.replies
         if effects.writes or staged:
@@ -522,6 +537,96 @@ def counts(rig: Rig, queue: str = "") -> dict[str, dict[str, int]]:
 
 def result(rig: Rig, job_id: bytes, wait_ms: int = 0, at: int | None = None, **origin: Any) -> Call:
     command = Result(rig.origin("asker", **origin), job_id, wait_ms)
+    return rig.send(command, at=at)[0]
+
+
+def cancel(rig: Rig, *job_ids: bytes, at: int | None = None, **origin: Any) -> Call:
+    items = [(job_id,) for job_id in job_ids]
+    return rig.send(Cancel(rig.origin("admin", **origin), items), at=at)[0]
+
+
+def promote(rig: Rig, *job_ids: bytes, at: int | None = None) -> Call:
+    return rig.send(Promote(rig.origin("admin"), [(job_id,) for job_id in job_ids]), at=at)[0]
+
+
+def update(rig: Rig, job_id: bytes, at: int | None = None, **changes: Any) -> Call:
+    return rig.send(Update(rig.origin("admin"), [Change(job_id, **changes)]), at=at)[0]
+
+
+def retry(rig: Rig, *job_ids: bytes, at: int | None = None, **origin: Any) -> Call:
+    items = [(job_id,) for job_id in job_ids]
+    return rig.send(Retry(rig.origin("admin", **origin), items), at=at)[0]
+
+
+def configure(
+    rig: Rig, queue: str = "emails", at: int | None = None, **changes: Any
+) -> dict[str, Any]:
+    """Change settings (none: only read); returns all of them."""
+    call = rig.send(Configure(rig.origin("admin"), queue, changes or None), at=at)[0]
+    assert call.status is Status.OK, call.answer
+    return dict(call.body[0])
+
+
+def pause(rig: Rig, queue: str = "emails", group: str = "", at: int | None = None) -> Call:
+    return rig.send(Pause(rig.origin("admin"), queue, True, group), at=at)[0]
+
+
+def resume(rig: Rig, queue: str = "emails", group: str = "", at: int | None = None) -> Call:
+    return rig.send(Pause(rig.origin("admin"), queue, False, group), at=at)[0]
+
+
+def drain(rig: Rig, queue: str = "emails", delayed: bool = False, limit: int = 1_000) -> int:
+    """Remove all that waits, page by page; returns how many."""
+    return _all_pages(rig, lambda origin, after: Drain(origin, queue, delayed, after, limit))
+
+
+def clean(
+    rig: Rig, state: JobState, queue: str = "emails", older_ms: int = 0, limit: int = 1_000
+) -> int:
+    return _all_pages(
+        rig, lambda origin, after: Clean(origin, queue, state, older_ms, after, limit)
+    )
+
+
+def obliterate(rig: Rig, queue: str = "emails", force: bool = False, limit: int = 1_000) -> int:
+    return _all_pages(rig, lambda origin, after: Obliterate(origin, queue, force, after, limit))
+
+
+def _all_pages(rig: Rig, make: Callable[[Origin, int], Command]) -> int:
+    removed, after = 0, 0
+    while after is not None:
+        call = rig.send(make(rig.origin("admin"), after))[0]
+        assert call.status is Status.OK, call.answer
+        count, after = call.body
+        removed += count
+    return removed
+
+
+def dead_stats(rig: Rig, queue: str = "emails") -> tuple[int, dict[str, Any]]:
+    count, by_reason = rig.send(DeadStats(rig.origin("admin"), queue))[0].body
+    return count, dict(by_reason)
+
+
+def log(rig: Rig, job: Leased, *lines: str, first: int = 1, at: int | None = None) -> Call:
+    return rig.send(Log(rig.origin("worker-l"), [(job.id, job.token, first, lines)]), at=at)[0]
+
+
+def logs(rig: Rig, job_id: bytes, after: int = 0, limit: int = 1_000) -> list[Any]:
+    """The lines of a job's log as [number, at, attempt, text]."""
+    lines, _ = rig.send(Logs(rig.origin("admin"), job_id, after, limit))[0].body
+    return list(lines)
+
+
+def events(
+    rig: Rig,
+    queue: str = "",
+    epoch: int = 0,
+    after: int = -1,
+    limit: int = 1_000,
+    wait_ms: int = 0,
+    at: int | None = None,
+) -> Call:
+    command = Events(rig.origin("reader"), queue, epoch, after, limit, wait_ms)
     return rig.send(command, at=at)[0]
 
 

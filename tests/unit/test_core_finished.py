@@ -35,6 +35,32 @@ def test_the_oldest_beyond_what_is_kept_are_taken_and_nothing_young(gaps, keep, 
         assert finished.count == len(model)
 
 
+@given(
+    st.lists(st.integers(0, 1_500), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(0, 59), st.booleans(), st.integers(0, 4)), max_size=60),
+)
+def test_what_left_in_another_way_is_not_taken_and_may_come_again(gaps, moves):
+    finished, model = Finished(), []
+    at = 0
+    for seq, gap in enumerate(gaps, 1):
+        at += gap
+        finished.add(at, (seq,))
+        model.append((at, seq))
+    for which, comes_again, count in moves:
+        if model:
+            ended_at, seq = model.pop(which % len(model))
+            finished.discard(seq, ended_at)
+            if comes_again:
+                finished.add(at, (seq,))
+                model.append((at, seq))
+        taken = finished.take(len(model) - count, at + 2_000, 60) if count <= len(model) else []
+        assert taken == [seq for _, seq in model[: len(taken)]]
+        assert len(taken) <= count
+        del model[: len(taken)]
+        assert list(finished) == [seq for _, seq in model]
+        assert finished.count == len(model)
+
+
 def test_a_clock_that_is_set_back_loses_nothing():
     finished = Finished()
     for seq, at in enumerate([10_000, 5_000, 5_500, 20_000], 1):

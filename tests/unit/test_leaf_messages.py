@@ -16,7 +16,8 @@ from pyq.limits import (
     PULL_QUEUES_MAX,
     WAIT_MS_MAX,
 )
-from pyq.messages import Origin, batch_answer, error_body, parse
+from pyq.messages import Origin, batch_answer, error_body
+from pyq.parsing import parse
 from pyq.routes import slot_of
 from pyq.wire import Verb, WireError, pack_body, pack_header, unpack_body, unpack_header
 

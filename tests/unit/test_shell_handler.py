@@ -29,7 +29,8 @@ class RecordingRunner:
 
 
 def a_job(data, timeout_ms=0):
-    return SimpleNamespace(id="1", data=data, timeout_ms=timeout_ms, lost=False, released=False)
+    fate = {"lost": False, "released": False, "cancel_requested": False}
+    return SimpleNamespace(id="1", data=data, timeout_ms=timeout_ms, **fate)
 
 
 def handled(outcome, data=None, timeout_ms=0):

@@ -13,8 +13,9 @@ import pytest
 from client_fake_cluster import DROP, FakeCluster, FakeJob, eventually, queue_on_shard
 
 import pyq
-from pyq.codec import unpack
+from pyq.codec import pack, unpack
 from pyq.errors import Status
+from pyq.handoff import Handoff
 from pyq.wire import Verb
 
 
@@ -186,6 +187,72 @@ def test_progress_and_extend_reach_the_cluster(cluster: FakeCluster, queue: pyq.
         job.wait(timeout=10)
 
 
+def test_log_lines_are_in_order_and_before_the_end(cluster: FakeCluster, queue: pyq.Queue) -> None:
+    def handler(job: pyq.JobContext) -> None:
+        for n in range(200):
+            job.log(f"line {n}")
+        job.log({"any": "thing"})
+        job.log("x" * 2_000 + "\ud800")
+
+    jobs = queue.add_bulk([("chatty", n) for n in range(5)])
+    with a_worker(cluster, handler):
+        for job in jobs:
+            job.wait(timeout=10)
+    lines = [line.text for line in jobs[0].logs()]
+
+    assert lines[:200] == [f"line {n}" for n in range(200)]
+    assert lines[200] == "{'any': 'thing'}"
+    assert (len(lines[201]), lines[201][-6:]) == (1_024, "[cut] ")
+    assert len(lines) == 202
+    assert [len(stored(cluster, job).lines) for job in jobs] == [202] * 5
+    assert sum(len(body[0]) for _, body in cluster.seen(Verb.LOG)) < 1_010  # several per item
+
+
+def test_log_lines_whose_answer_is_lost_are_not_doubled(
+    cluster: FakeCluster, queue: pyq.Queue
+) -> None:
+    dropped: list[int] = []
+
+    def script(header: Any, body: Any) -> Any:
+        if header.verb == Verb.LOG and not dropped:
+            dropped.append(1)
+            cluster._on_log([], header, body)  # it was taken; the answer says "again"
+            return (Status.RETRY, ["the shard restarted", 0])
+        return None
+
+    def handler(job: pyq.JobContext) -> None:
+        job.log(f"attempt {job.attempt}, line 1")
+        eventually(lambda: len(cluster.seen(Verb.LOG)) >= 2 * job.attempt)
+        job.log(f"attempt {job.attempt}, line 2")
+        if job.attempt == 1:
+            raise ValueError("once more")
+
+    cluster.script = script
+    job = queue.add("chatty")
+    with a_worker(cluster, handler):
+        job.wait(timeout=10)
+    assert [(line.attempt, line.text) for line in job.logs()] == [
+        (n, f"attempt {n}, line {m}") for n in (1, 2) for m in (1, 2)
+    ]
+
+
+def test_threads_of_a_handler_may_log_at_once(cluster: FakeCluster, queue: pyq.Queue) -> None:
+    def handler(job: pyq.JobContext) -> None:
+        threads = [
+            threading.Thread(target=lambda n=n: [job.log(f"{n}") for _ in range(100)])  # type: ignore[misc]
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    job = queue.add("chatty")
+    with a_worker(cluster, handler):
+        job.wait(timeout=10)
+    assert len(stored(cluster, job).lines) == 400
+
+
 # --- pulling ----------------------------------------------------------------------------------
 
 
@@ -333,6 +400,81 @@ def test_the_directive_stops_the_worker(cluster: FakeCluster, queue: pyq.Queue) 
     eventually(lambda: cluster.seen(Verb.HEARTBEAT))
     cluster.directives = ["stop"]
     eventually(lambda: not worker.running)
+
+
+def test_a_cancel_request_flags_the_context_and_any_end_confirms(
+    cluster: FakeCluster, queue: pyq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def until_cancelled(job: pyq.JobContext) -> Any:
+        eventually(lambda: job.cancel_requested)
+        assert job.cancelled
+        if job.data == "raises":
+            raise ValueError("stopped")
+        if job.data == "releases":
+            raise pyq.Release()
+        return job.data
+
+    jobs = [queue.add("long", end) for end in ("returns", "raises", "releases")]
+    with a_worker(cluster, until_cancelled):  # a lease of 15 s: only an early answer is in time
+        for job in jobs:
+            eventually(lambda job=job: job.state == "active")  # type: ignore[misc]
+        begin = time.monotonic()
+        for job in jobs:
+            assert job.cancel()
+        for job in jobs:
+            with pytest.raises(pyq.JobCancelled):
+                job.result(timeout=10)
+        assert time.monotonic() - begin < 3
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_a_job_taken_back_before_its_thread_is_free_is_not_run(
+    cluster: FakeCluster, queue: pyq.Queue
+) -> None:
+    ran: list[Any] = []
+    context_of: dict[Any, pyq.JobContext] = {}
+    go_on = threading.Event()
+
+    def handler(job: pyq.JobContext) -> None:
+        ran.append(job.data)
+        go_on.wait(10)
+
+    handoff = Handoff()
+    for n, job in enumerate(["first", "second"]):
+        lease = (bytes(16), bytes(20), 1, "n", pack(job), 0, 3, 0, 1_000, None, 1)
+        context_of[n] = pyq.JobContext(handoff, "emails", lease, 15_000)
+        handoff.ready.put(context_of[n])
+    context_of[1].cancel_requested = True
+    handoff.ready.put(None)
+    go_on.set()
+    handoff.work(handler)
+
+    assert ran == ["first"]
+    assert [verb for _, verb, _, _ in handoff.notes] == [Verb.ACK, Verb.RELEASE]
+    handoff.close()
+
+
+def test_a_shorter_lease_than_asked_for_is_kept_to_at_once(
+    cluster: FakeCluster, queue: pyq.Queue
+) -> None:
+    go_on = threading.Event()
+    cluster.granted_lease_ms = 300
+    with a_worker(cluster, lambda job: go_on.wait(10) and None, lease=60):
+        eventually(lambda: any(wait[2].verb == Verb.HEARTBEAT for wait in cluster._waits))
+        begin = time.monotonic()
+        job = queue.add("slow")
+        held = (job._id, eventually(lambda: stored(cluster, job).token))
+
+        def beats() -> list[Any]:
+            return [body for _, body in cluster.seen(Verb.HEARTBEAT) if held in body[0]]
+
+        eventually(beats)
+        assert time.monotonic() - begin < 0.3  # though a heartbeat of 20 s was parked
+        eventually(lambda: len(beats()) >= 5)
+        assert time.monotonic() - begin < 1.5
+        assert {body[2] for body in beats()} == {100}
+        go_on.set()
+        job.wait(timeout=10)
 
 
 # --- timeouts ---------------------------------------------------------------------------------

@@ -1,20 +1,22 @@
-"""RETRY: a dead letter becomes a waiting job again, as if it had never run.
+"""RETRY, DEAD_STATS, and what dead letters do by themselves: age, retry, make room.
 
-Its history stays; its error, failures and stalls do not count any more.
+A dead (or completed) job becomes a waiting one again, as if it had never run. Its history
+stays; its error, failures and stalls do not count any more.
 """
 
 from pyq.errors import Status
-from pyq.job import DEAD, LEGAL, WAITING
-from pyq.messages import Reply, Retry, batch_answer
-from pyq.wire import Flag
-from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored
-from shardnode.core.lifecycle import wake
+from pyq.job import DEAD
+from pyq.limits import RETENTION_JOBS_MAX
+from pyq.messages import NO_FILTERS, DeadStats, Reply, Retry, Tend, batch_answer
+from shardnode.core.effects import Effects, Found, Key, Need, Now, Page, Stored
+from shardnode.core.keys import holder_id, take_key
+from shardnode.core.lifecycle import remove_ended, revive
 from shardnode.core.operations.removal import not_found
-from shardnode.core.state import Job, ShardState
+from shardnode.core.state import Job, QueueState, ShardState
 
 
 def retry(state: ShardState, command: Retry, now: Now, found: Found | None) -> Effects | Need:
-    """Give dead jobs a fresh start; an answer per job, in order."""
+    """Give ended jobs a fresh start; an answer per job, in order."""
     if found is None:
         keys: list[Key] = [
             ("job", job_id) for (job_id,) in command.items if job_id not in state.jobs
@@ -33,38 +35,107 @@ def retry(state: ShardState, command: Retry, now: Now, found: Found | None) -> E
         known = found.get(("job", job_id))
         if not isinstance(known, Stored):
             exceptions.append(not_found(state, index, job_id))
-        elif known.job.state is not DEAD and command.origin.flags & Flag.REPEAT:
-            exceptions.append([index, Status.OK, ["again", known.job.state.word]])
-        elif known.job.state is not DEAD:
-            sentence = f"the job is {known.job.state.word}; only dead jobs are retried"
+        elif _retried_by(known.job) == command.origin.request_id:
+            again = ["again", known.job.state.word]  # a repeat: it was retried, and has ended since
+            exceptions.append([index, Status.OK, again])
+        elif not _may_live(known.job):
+            sentence = f"its unique key {known.job.options.unique!r} is held by another job"
             exceptions.append([index, Status.CONFLICT, sentence])
         else:
-            _revive(state, known.job, now, effects)
+            _start_afresh(state, known.job, now, effects)
+            known.job.need_detail().retried_by = command.origin.request_id
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
     return effects
 
 
-def _revive(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
-    assert LEGAL[DEAD][WAITING]
-    queue = job.queue
-    del queue.dead[job.seq]
-    queue.counts[DEAD] -= 1
-    queue.counts[WAITING] += 1
-    job.state = WAITING
-    job.run_at = 0
-    job.attempt = job.failures = job.stalls = 0
-    job.ready = state.next_number()
-    job.updated_at = now.wall_ms
-    detail = job.need_detail()
-    detail.reason = detail.error = detail.traceback = ""
-    state.jobs[job.id] = job
-    if job.options.job_id:
-        queue.custom[job.options.job_id] = job
-    else:
-        state.tombstones_count -= 1
-    queue.line.add([job])
-    effects.changed[job.seq] = job
-    effects.results[job.seq] = None
-    effects.revived.append(job.id)
-    wake(state, job)
+def dead_stats(
+    state: ShardState, command: DeadStats, now: Now, found: Found | None
+) -> Effects | Need:
+    """How many dead letters a queue has, by reason, and when the first and last of them died."""
+    queue = state.queues.get(command.queue)
+    if queue is None:
+        return Effects(replies=[Reply(command.origin, Status.OK, [0, {}])])
+    key: Key = ("dead_stats", queue.number)
+    if found is None:
+        return Need([key])
+    rows = found[key]
+    assert isinstance(rows, list)
+    by_reason = {reason: [count, oldest, newest] for reason, count, oldest, newest in rows}
+    body = [queue.counts[DEAD], by_reason]
+    return Effects(replies=[Reply(command.origin, Status.OK, body)])
+
+
+def tend(state: ShardState, command: Tend, now: Now, found: Found | None) -> Effects | Need:
+    """Do what the settings of a queue say of its dead letters; a bounded number at a time."""
+    queue = state.queues.get(command.queue)
+    if queue is None or not queue.counts[DEAD]:
+        return Effects()
+    keys = _tend_keys(queue, command.after, now)
+    if not keys:
+        return Effects()
+    if found is None:
+        return Need(list(keys.values()))
+    effects = Effects()
+    gone: set[int] = set()
+    for what in ("aged", "surplus"):
+        for stored in _listed(found, keys.get(what)):
+            if stored.job.seq not in gone:
+                gone.add(stored.job.seq)
+                remove_ended(state, stored.job, now, effects)
+    if "page" in keys:
+        page = found[keys["page"]]
+        assert isinstance(page, Page)
+        for stored in page.jobs:
+            if stored.job.seq not in gone and _is_due(stored.job, now):
+                _start_afresh(state, stored.job, now, effects)
+                stored.job.need_detail().auto_retries += 1
+        if queue in state.tended:
+            state.tended[queue] = page.next_after or 0
+    return effects
+
+
+def _tend_keys(queue: QueueState, after: int, now: Now) -> dict[str, Key]:
+    """Return what must be read, by what it is for."""
+    settings = queue.settings
+    keys: dict[str, Key] = {}
+    if settings.dead_ms:
+        before = now.wall_ms - settings.dead_ms
+        keys["aged"] = ("dead_oldest", queue.number, before, RETENTION_JOBS_MAX)
+    surplus = min(RETENTION_JOBS_MAX, queue.counts[DEAD] - settings.dead_max)
+    if settings.drop_oldest and surplus > 0:
+        keys["surplus"] = ("dead_oldest", queue.number, 0, surplus)
+    if settings.auto_retry_ms:
+        limit = RETENTION_JOBS_MAX
+        keys["page"] = ("page", queue.number, DEAD, after, limit, NO_FILTERS)
+    return keys
+
+
+def _listed(found: Found, key: Key | None) -> list[Stored]:
+    listed = found[key] if key is not None else []
+    assert isinstance(listed, list)
+    return listed
+
+
+def _is_due(job: Job, now: Now) -> bool:
+    """True if a dead job is to be retried by the settings of its queue."""
+    settings = job.queue.settings
+    times = job.detail.auto_retries if job.detail is not None else 0
+    if times >= settings.auto_retry_max or not _may_live(job):
+        return False
+    return now.wall_ms >= job.updated_at + (settings.auto_retry_ms << times)
+
+
+def _retried_by(job: Job) -> bytes:
+    return job.detail.retried_by if job.detail is not None else b""
+
+
+def _may_live(job: Job) -> bool:
+    """False if another job holds its unique key."""
+    return not job.options.unique or holder_id(job.queue, job.options.unique) in (None, job.id)
+
+
+def _start_afresh(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
+    revive(state, job, now, effects)
+    if job.options.unique and not job.options.unique_ttl_ms:  # a timed one is held to its time
+        take_key(state, job, now, effects)

@@ -10,15 +10,15 @@ from pyq.limits import (
     PARKED_MAX,
     PULLERS_MAX,
     QUEUES_MAX,
-    SWEEP_MS_MIN,
     TIMEOUT_GRACE_MS,
 )
 from pyq.messages import Pull, Reply, Return, Unpull, error_body
 from pyq.options import Options
 from pyq.routes import shard_of, slot_of
-from shardnode.core.backoff import tokens
+from shardnode.core.dice import tokens
 from shardnode.core.effects import Effects, Now
 from shardnode.core.lifecycle import give_back, open_queue
+from shardnode.core.queues import leases_left, note_leased
 from shardnode.core.state import (
     Grant,
     Job,
@@ -26,6 +26,7 @@ from shardnode.core.state import (
     Puller,
     ShardState,
     new_lease,
+    sweep_period,
 )
 
 
@@ -60,6 +61,8 @@ def serve_parked(state: ShardState, now: Now, effects: Effects) -> None:
     """Give jobs that have become ready to the pulls that wait for them, oldest pull first."""
     for queue in state.awake:
         while queue.parked and queue.line.count and not state.disk_low:
+            if queue.limited and not leases_left(state, queue, now):
+                break
             parked = next(iter(queue.parked.values()))
             unpark(state, parked)
             puller = _puller(state, parked.command)
@@ -178,12 +181,22 @@ def _lease(state: ShardState, command: Pull, puller: Puller, now: Now, effects: 
     """Lease what is ready and answer; False if there is nothing."""
     taken: list[Job] = []
     size = 0
+    lease_ms = 0
     for name in command.queues:
         queue = state.queues.get(name)
         if queue is None or not queue.line.count:
             continue
-        jobs = queue.line.take(command.jobs_max - len(taken), BATCH_BYTES_MAX - size)
+        wanted = command.jobs_max - len(taken)
+        if queue.limited:
+            wanted = min(wanted, leases_left(state, queue, now))
+            if not wanted:
+                continue
+        jobs = queue.line.take(wanted, BATCH_BYTES_MAX - size)
         taken += jobs
+        if queue.limited:
+            note_leased(queue, len(jobs), now, effects)
+        own_ms = queue.settings.lease_ms or command.lease_ms
+        lease_ms = min(lease_ms, own_ms) if lease_ms else own_ms
         size += sum([job.size for job in jobs])
         queue.counts[WAITING] -= len(jobs)
         queue.counts[ACTIVE] += len(jobs)
@@ -191,7 +204,7 @@ def _lease(state: ShardState, command: Pull, puller: Puller, now: Now, effects: 
             break
     if not taken:
         return False
-    _grant(state, command, puller, taken, now, effects)
+    _grant(state, command, puller, taken, lease_ms, now, effects)
     effects.replies.append(_lease_reply(command, taken))
     return True
 
@@ -201,6 +214,7 @@ def _grant(
     command: Pull,
     puller: Puller,
     jobs: list[Job],
+    lease_ms: int,
     now: Now,
     effects: Effects,
 ) -> None:
@@ -210,7 +224,7 @@ def _grant(
         request_id,
         command.worker,
         command.queues[0],
-        command.lease_ms,
+        lease_ms,
         now.wall_ms,
         state.next_number(),
     )
@@ -233,8 +247,13 @@ def _grant(
     by_seq = dict(zip([job.seq for job in jobs], jobs, strict=True))
     state.processing.update(by_seq)
     effects.changed.update(by_seq)
-    due_at = mono_ms + max(SWEEP_MS_MIN, command.lease_ms // 4)
+    period_ms = sweep_period(lease_ms)
+    state.sweep_period_ms = period_ms if was_idle else min(state.sweep_period_ms, period_ms)
+    due_at = mono_ms + period_ms
     state.sweep_at = due_at if was_idle else min(state.sweep_at, due_at)
+    if state.events.on:
+        details = [[job.attempt, command.worker] for job in jobs]
+        state.events.record("active", wall_ms, jobs, details)
 
 
 def _lease_reply(command: Pull, jobs: list[Job]) -> Reply:
@@ -246,7 +265,9 @@ def _lease_reply(command: Pull, jobs: list[Job]) -> Reply:
             groups.append([jobs[start].queue.name, leased[start:at]])
             start = at
     groups.append([jobs[start].queue.name, leased[start:]])
-    return Reply(command.origin, Status.OK, [command.lease_ms, groups], leased)
+    lease = jobs[0].lease
+    assert lease is not None
+    return Reply(command.origin, Status.OK, [lease.grant.lease_ms, groups], leased)
 
 
 def _leased_row(job: Job, options: Options) -> list[object]:

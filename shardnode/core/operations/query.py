@@ -3,10 +3,11 @@
 A job's view is a map with fixed names, made here and nowhere else.
 """
 
+from itertools import islice
 from typing import Any
 
 from pyq.errors import Status
-from pyq.job import COMPLETED, DEAD, JobState
+from pyq.job import COMPLETED, DEAD, JobState, Verdict
 from pyq.limits import (
     BATCH_BYTES_MAX,
     MATCHES_MAX,
@@ -29,7 +30,11 @@ from pyq.messages import (
     error_body,
 )
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Page, Stored, Tombstone
-from shardnode.core.state import Job, ParkedResult, ShardState
+from shardnode.core.queues import waiting_by_priority
+from shardnode.core.state import Job, ParkedResult, QueueState, ShardState
+
+_NAMED_MAX = 10  # queues that STATS names
+PRIORITIES_MAX = 1_000  # of one queue that COUNTS lists
 
 
 def get(state: ShardState, command: Get, now: Now, found: Found | None) -> Effects | Need:
@@ -61,7 +66,9 @@ def list_jobs(state: ShardState, command: List, now: Now, found: Found | None) -
         if queue is None:
             return Effects(replies=[Reply(command.origin, Status.OK, [[], None])])
         number = queue.number
-    key: Key = ("page", number, command.state or 0, command.after, command.limit)
+    key: Key = (
+        "page", number, command.state or 0, command.after, command.limit, command.filters
+    )  # fmt: skip
     if found is None:
         return Need([key])
     page = found[key]
@@ -87,15 +94,21 @@ def counts(state: ShardState, command: Counts, now: Now) -> Effects:
         queue = state.queues.get(command.queue)
         queues = [queue] if queue is not None else []
     else:
-        last = command.after + PAGE_ENTRIES_MAX  # queues are numbered without gaps, from 1
-        numbers = range(command.after + 1, min(last, len(state.queues)) + 1)
-        queues = [state.queues_by_number[number] for number in numbers]
-        next_after = last if last < len(state.queues) else None
-    entries = [
-        [queue.name, {s.word: queue.counts[s] for s in JobState if queue.counts[s]}]
-        for queue in queues
-    ]
+        last = command.after + PAGE_ENTRIES_MAX
+        numbers = range(command.after + 1, min(last, state.queues_made) + 1)
+        known = [state.queues_by_number.get(number) for number in numbers]
+        queues = [queue for queue in known if queue is not None]
+        next_after = last if last < state.queues_made else None
+    entries = [_count_entry(queue, command.priorities) for queue in queues]
     return Effects(replies=[Reply(command.origin, Status.OK, [entries, next_after])])
+
+
+def _count_entry(queue: QueueState, priorities: bool) -> list[object]:
+    entry: list[object] = [queue.name, {s.word: n for s in JobState if (n := queue.counts[s])}]
+    if priorities:
+        highest = islice(waiting_by_priority(queue).items(), PRIORITIES_MAX)
+        entry.append([[priority, count] for priority, count in highest])
+    return entry
 
 
 def result(state: ShardState, command: Result, now: Now, found: Found | None) -> Effects | Need:
@@ -166,16 +179,30 @@ def stats(state: ShardState, command: Stats, now: Now) -> Effects:
         "workers_count": len(state.workers),
         "tombstones_count": state.tombstones_count,
         "disk_low": state.disk_low,
+        "dead_over": _over_their_cap(state),
+        "events_recorded": state.events.on,
         "sweep_in_ms": max(0, state.sweep_at - now.mono_ms),
     }
     return Effects(replies=[Reply(command.origin, Status.OK, [body])])
+
+
+def _over_their_cap(state: ShardState) -> list[str]:
+    """Return some queues with more dead letters than they should have: somebody must look."""
+    over = [
+        queue.name
+        for queue in state.queues.values()
+        if queue.counts[DEAD] > queue.settings.dead_max
+    ]
+    return over[:_NAMED_MAX]
 
 
 def _weight(stored: Stored, want: int) -> int:
     """Return an upper bound of the bytes that a view takes in a reply."""
     job = stored.job
     detail = job.detail
-    texts = len(job.name) + len(job.options.job_id) + len(job.queue.name)
+    options = job.options
+    texts = len(job.name) + len(options.job_id) + len(job.queue.name) + len(options.meta)
+    texts += len(options.unique) + len(options.group) + sum(map(len, options.tags))
     if detail is not None:
         texts += len(detail.error) + len(detail.traceback) + len(detail.progress)
         texts += sum(len(entry[2]) + 8 for entry in detail.history)
@@ -211,6 +238,13 @@ def view(stored: Stored, want: int) -> dict[str, Any]:
         "started_at": lease.grant.granted_at if lease is not None else None,
         "finished_at": job.updated_at if ended else None,
         "timeout_ms": job.options.timeout_ms,
+        "expires_at": _expires_at(job),
+        "lifo": job.options.lifo,
+        "unique": job.options.unique or None,
+        "group": job.options.group or None,
+        "tags": list(job.options.tags),
+        "meta": job.options.meta or None,
+        "cancel_requested": job.cancel_requested,
         "error": detail.error if detail and detail.error else None,
         "traceback": detail.traceback if detail and detail.traceback else None,
         "reason": detail.reason if detail and detail.reason else None,
@@ -222,6 +256,12 @@ def view(stored: Stored, want: int) -> dict[str, Any]:
     if want & WANT_RESULT:
         body["result"] = ResultRef(job.seq) if stored.result_bytes is not None else None
     return body
+
+
+def _expires_at(job: Job) -> int | None:
+    """Return when a job is given up that was never leased, or None."""
+    never_leased = job.lease is None and job.options.ttl_ms
+    return job.created_at + job.options.ttl_ms if never_leased else None
 
 
 def _live_matches(state: ShardState, command: Get) -> list[Job]:
@@ -264,5 +304,5 @@ def _end_of(known: object) -> list[object]:
             return [job.state.word, value, ""]
         return [job.state.word, None, job.detail.error if job.detail else ""]
     assert isinstance(known, Tombstone)
-    word = {COMPLETED: "result_expired", DEAD: "dead"}.get(known.verdict, "removed")
+    word = "result_expired" if known.verdict is Verdict.COMPLETED else known.verdict.word
     return [word, None, ""]

@@ -1,12 +1,13 @@
-"""ACK, FAIL, RELEASE, EXTEND, PROGRESS: what the holder of a lease says about its job.
+"""ACK, FAIL, RELEASE: how the holder of a lease ends an attempt.
 
 All carry the token. A stale one changes nothing; the repeat of an accepted one is
-answered OK, `replayed`. Every batch is answered item by item.
+answered OK, `replayed`. Any of them confirms that a job is cancelled, if that was asked for.
+Every batch is answered item by item.
 """
 
 from pyq.errors import Status
-from pyq.job import ACTIVE, COMPLETED, DEAD
-from pyq.messages import Ack, Extend, Fail, Progress, Release, Reply, batch_answer, error_body
+from pyq.job import ACTIVE, Verdict
+from pyq.messages import Ack, Fail, Release, Reply, batch_answer, error_body
 from pyq.wire import Flag
 from shardnode.core.effects import Effects, Found, Need, Now, Stored, Tombstone
 from shardnode.core.lifecycle import (
@@ -15,13 +16,16 @@ from shardnode.core.lifecycle import (
     give_back,
     kill,
     note_error,
+    remove,
     retry_or_kill,
 )
 from shardnode.core.state import Job, LeaseEnd, ShardState
 
 STALE = "the lease of this attempt has ended"
 REPLAYED = "replayed"
+CANCELLED = "cancelled"
 DISK_RETRY_MS = 1_000
+_VERDICTS = {LeaseEnd.ACKED: Verdict.COMPLETED, LeaseEnd.FAILED: Verdict.DEAD}
 ACKED, HELD, STALLED = LeaseEnd.ACKED, LeaseEnd.HELD, LeaseEnd.STALLED
 
 
@@ -40,6 +44,9 @@ def ack(state: ShardState, command: Ack, now: Now, found: Found | None) -> Effec
         if job is not None:
             lease = job.lease
             if lease is not None and lease.token == token:
+                if job.cancel_requested:
+                    exceptions.append(_confirm_cancelled(state, index, job, ACKED, now, effects))
+                    continue
                 if lease.end is HELD or lease.end is STALLED:
                     lease.end = ACKED  # at once: the batch may name the job twice
                     done.append((job, result))
@@ -47,7 +54,7 @@ def ack(state: ShardState, command: Ack, now: Now, found: Found | None) -> Effec
                 if lease.end is ACKED:
                     exceptions.append([index, Status.OK, REPLAYED])
                     continue
-        exceptions.append(_refuse(state, index, job_id, token, ACKED, found))
+        exceptions.append(_refuse(state, index, job_id, token, ACKED, found, effects))
     complete(state, done, now, effects)
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
@@ -65,12 +72,13 @@ def fail(state: ShardState, command: Fail, now: Now, found: Found | None) -> Eff
     for index, item in enumerate(command.items):
         job_id, token, error, traceback, result, unrecoverable, retry_in_ms = item
         job = state.jobs.get(job_id)
-        if job is None and job_id in effects.ended:  # killed by an earlier item of this batch
-            exceptions.append(_repeated(index, effects.ended[job_id], LeaseEnd.FAILED, token))
-        elif job is None or job.lease is None or job.lease.token != token:
-            exceptions.append(_refuse(state, index, job_id, token, LeaseEnd.FAILED, found))
+        if job is None or job.lease is None or job.lease.token != token:
+            end = LeaseEnd.FAILED
+            exceptions.append(_refuse(state, index, job_id, token, end, found, effects))
         elif job.state is not ACTIVE:
             exceptions.append(_repeated(index, job, LeaseEnd.FAILED, token))
+        elif job.cancel_requested:
+            exceptions.append(_confirm_cancelled(state, index, job, LeaseEnd.FAILED, now, effects))
         else:
             if result is not None:
                 effects.results[job.seq] = result
@@ -93,8 +101,13 @@ def fail_attempt(
 ) -> None:
     """The present attempt of an active job counts as a failure. `retry_in_ms` -1: by backoff."""
     end_lease(state, job, end)
+    if job.cancel_requested:
+        remove(state, job, Verdict.CANCELLED, now, effects)
+        return
     note_error(job, error, traceback, now)
     job.failures += 1
+    if state.events.on:
+        state.events.record("failed", now.wall_ms, [job], [[job.attempt, error]])
     if unrecoverable:
         kill(state, job, "unrecoverable", now, effects)
         return
@@ -103,48 +116,25 @@ def fail_attempt(
     retry_or_kill(state, job, exhausted, reason, job.failures, retry_in_ms, now, effects)
 
 
-def release(state: ShardState, command: Release, now: Now) -> Effects:
+def release(state: ShardState, command: Release, now: Now, found: Found | None) -> Effects | Need:
     """Given back: nothing is charged, and without a delay the place in line is kept."""
+    if found is None and (need := _gone_repeats(state, command)) is not None:
+        return need
     effects = Effects()
     exceptions: list[list[object]] = []
     for index, (job_id, token, delay_ms) in enumerate(command.items):
         job = state.jobs.get(job_id)
         if job is None or job.lease is None or job.lease.token != token:
-            exceptions.append(stale(state, index, job_id))
+            end = LeaseEnd.RELEASED
+            exceptions.append(_refuse(state, index, job_id, token, end, found, effects))
         elif job.state is not ACTIVE:
             exceptions.append(_repeated(index, job, LeaseEnd.RELEASED, token))
+        elif job.cancel_requested:
+            exceptions.append(
+                _confirm_cancelled(state, index, job, LeaseEnd.RELEASED, now, effects)
+            )
         else:
             give_back(state, job, delay_ms, now, effects)
-    body = batch_answer(len(command.items), exceptions)
-    effects.replies.append(Reply(command.origin, Status.OK, body))
-    return effects
-
-
-def extend(state: ShardState, command: Extend, now: Now) -> Effects:
-    """The lease lasts `lease_ms` from now on, unless a heartbeat sets it anew."""
-    exceptions: list[list[object]] = []
-    for index, (job_id, token, lease_ms) in enumerate(command.items):
-        job = state.jobs.get(job_id)
-        if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
-            exceptions.append(stale(state, index, job_id))
-            continue
-        job.lease.beat_at = now.mono_ms + lease_ms - job.lease.grant.lease_ms
-        job.lease.suspect = False
-    body = batch_answer(len(command.items), exceptions)
-    return Effects(replies=[Reply(command.origin, Status.OK, body)])
-
-
-def progress(state: ShardState, command: Progress, now: Now) -> Effects:
-    """The last word of a holder about how far it is; kept with the job."""
-    effects = Effects()
-    exceptions: list[list[object]] = []
-    for index, (job_id, token, value) in enumerate(command.items):
-        job = state.jobs.get(job_id)
-        if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
-            exceptions.append(stale(state, index, job_id))
-            continue
-        job.need_detail().progress = value
-        effects.changed[job.seq] = job
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
     return effects
@@ -172,7 +162,7 @@ def _too_full(state: ShardState, command: Ack | Fail) -> Effects:
     return Effects(replies=[Reply(command.origin, Status.BUSY, body)])
 
 
-def _gone_repeats(state: ShardState, command: Ack | Fail) -> Need | None:
+def _gone_repeats(state: ShardState, command: Ack | Fail | Release) -> Need | None:
     """Return what a repeat must look up: jobs that left memory, perhaps by its first sending."""
     if not command.origin.flags & Flag.REPEAT:
         return None
@@ -187,15 +177,33 @@ def _refuse(
     token: bytes,
     end: LeaseEnd,
     found: Found | None,
+    effects: Effects,
 ) -> list[object]:
     """Return the answer to a token that is not the job's: stale, or seen before."""
+    ended = effects.ended.get(job_id)
+    if ended is not None:  # by an earlier item of this batch
+        answer = _repeated(index, ended, end, token)
+        if answer[1] is Status.OK and ended.cancel_requested:
+            return [index, Status.OK, CANCELLED]
+        return answer
     known = found.get(("job", job_id)) if found else None
     if isinstance(known, Stored):
         return _repeated(index, known.job, end, token)
-    verdict = COMPLETED if end is ACKED else DEAD
-    if isinstance(known, Tombstone) and known.digest == token[4:12] and known.verdict == verdict:
-        return [index, Status.OK, REPLAYED]
+    if isinstance(known, Tombstone) and known.digest == token[4:12]:
+        if known.verdict is _VERDICTS.get(end):
+            return [index, Status.OK, REPLAYED]
+        if known.verdict is Verdict.CANCELLED:
+            return [index, Status.OK, CANCELLED]
     return stale(state, index, job_id)
+
+
+def _confirm_cancelled(
+    state: ShardState, index: int, job: Job, end: LeaseEnd, now: Now, effects: Effects
+) -> list[object]:
+    """The holder of a job that shall be cancelled is done with it, however: the job is gone."""
+    end_lease(state, job, end)
+    remove(state, job, Verdict.CANCELLED, now, effects)
+    return [index, Status.OK, CANCELLED]
 
 
 def _repeated(index: int, job: Job, end: LeaseEnd, token: bytes) -> list[object]:

@@ -6,18 +6,17 @@ silence may be ours.
 """
 
 from pyq.errors import Status
+from pyq.job import Verdict
 from pyq.limits import (
-    MAX_STALLS_DEFAULT,
     ROUTER_GRACES_MAX,
     ROUTER_SILENT_MS,
     SWEEP_MS_MAX,
-    SWEEP_MS_MIN,
 )
 from pyq.messages import Reply, Sweep
 from shardnode.core.effects import Effects, Now
-from shardnode.core.lifecycle import end_lease, note_error, retry_or_kill
+from shardnode.core.lifecycle import end_lease, note_error, remove, retry_or_kill
 from shardnode.core.operations.settle import fail_attempt
-from shardnode.core.state import Job, LeaseEnd, ShardState
+from shardnode.core.state import Job, LeaseEnd, ShardState, sweep_period
 
 
 def sweep(state: ShardState, command: Sweep, now: Now) -> Effects:
@@ -58,7 +57,7 @@ def sweep_leases(state: ShardState, now: Now, effects: Effects) -> tuple[int, in
             suspects += 1
     for job in stalled:
         _stall(state, job, now, effects)
-    state.sweep_period_ms = min(max(shortest_ms // 4, SWEEP_MS_MIN), SWEEP_MS_MAX)
+    state.sweep_period_ms = sweep_period(shortest_ms)
     state.sweep_at = now.mono_ms + state.sweep_period_ms
     return suspects, len(stalled)
 
@@ -101,7 +100,12 @@ def _stall(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
     assert job.lease is not None
     worker = job.lease.grant.worker
     end_lease(state, job, LeaseEnd.STALLED)
+    if job.cancel_requested:
+        remove(state, job, Verdict.CANCELLED, now, effects)
+        return
     note_error(job, f"stalled: no heartbeat from worker {worker or 'unknown'}", "", now)
     job.stalls += 1
-    exhausted = job.stalls > MAX_STALLS_DEFAULT
+    if state.events.on:
+        state.events.record("stalled", now.wall_ms, [job], [[job.stalls]])
+    exhausted = job.stalls > job.queue.settings.max_stalls
     retry_or_kill(state, job, exhausted, "stalled", job.stalls, -1, now, effects)

@@ -8,6 +8,8 @@ from pyq.errors import Status
 from pyq.job import ACTIVE
 from pyq.limits import PAGE_ENTRIES_MAX, PARKED_MAX, SECOND_MS, WORKERS_MAX
 from pyq.messages import (
+    CANCEL_REQUESTED,
+    DIRECTIVE_BEAT,
     DIRECTIVE_STOP,
     Goodbye,
     Heartbeat,
@@ -20,7 +22,7 @@ from shardnode.core.effects import Effects, Now
 from shardnode.core.lifecycle import give_back
 from shardnode.core.operations.pull import expire_pull
 from shardnode.core.operations.settle import stale
-from shardnode.core.state import ParkedBeat, ShardState, WorkerEntry
+from shardnode.core.state import Job, ParkedBeat, ShardState, WorkerEntry
 
 FORGOTTEN_AFTER_MS = 60 * SECOND_MS  # without a heartbeat
 
@@ -28,12 +30,18 @@ FORGOTTEN_AFTER_MS = 60 * SECOND_MS  # without a heartbeat
 def heartbeat(state: ShardState, command: Heartbeat, now: Now) -> Effects:
     """Renew leases; the answer waits until there is something to say, at most `wait_ms`."""
     exceptions: list[list[object]] = []
+    urgent = False  # the holder does not know it yet
     for index, (job_id, token) in enumerate(command.items):
         job = state.jobs.get(job_id)
         if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
             exceptions.append(stale(state, index, job_id))
+            urgent = True
             continue
         lease = job.lease
+        if job.detail is not None and job.detail.cancel_requested:
+            exceptions.append([index, Status.OK, CANCEL_REQUESTED])
+            urgent = urgent or not lease.told
+            lease.told = True
         lease.beat_at = max(lease.beat_at, now.mono_ms)
         lease.suspect = False
         lease.graces_count = 0
@@ -44,7 +52,7 @@ def heartbeat(state: ShardState, command: Heartbeat, now: Now) -> Effects:
         body[2] = [DIRECTIVE_STOP]
         effects.replies.append(Reply(command.origin, Status.OK, body))
         return effects
-    if entry is None or exceptions or not command.wait_ms or state.parked_count >= PARKED_MAX:
+    if entry is None or urgent or not command.wait_ms or state.parked_count >= PARKED_MAX:
         effects.replies.append(Reply(command.origin, Status.OK, body))
         return effects
     entry.beat = ParkedBeat(command, body)
@@ -52,6 +60,15 @@ def heartbeat(state: ShardState, command: Heartbeat, now: Now) -> Effects:
     until = min(now.mono_ms + command.wait_ms, command.origin.deadline_ms)
     state.timers.park(until, entry.beat)
     return effects
+
+
+def tell_to_cancel(state: ShardState, job: Job, effects: Effects) -> None:
+    """The worker that runs a job shall beat again at once, to hear that it is cancelled."""
+    assert job.lease is not None
+    entry = state.workers.get(job.lease.grant.worker)
+    if entry is not None and entry.beat is not None and not entry.beat.done:
+        entry.beat.body[2] = [DIRECTIVE_BEAT]
+        answer_beat(state, entry.beat, effects)
 
 
 def answer_beat(state: ShardState, beat: ParkedBeat, effects: Effects) -> None:

@@ -1,0 +1,118 @@
+"""Bugs that somebody could write into the core, each as one change of its text.
+
+`python -m tests.planted` plants them one by one into a copy of the project and shows which
+test finds each. A bug that no test finds is a hole in the tests.
+"""
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """A change of one file, and what is wrong with it."""
+
+    wrong: str
+    file: str
+    before: str
+    after: str
+
+
+BUGS = [
+    Bug(
+        "an ack with any token completes the job",
+        "shardnode/core/operations/settle.py",
+        "            if lease is not None and lease.token == token:\n                if job.cancel",
+        "            if lease is not None:\n                if job.cancel",
+    ),
+    Bug(
+        "a unique key is free while its job waits for the next attempt",
+        "shardnode/core/operations/settle.py",
+        "    job.failures += 1\n",
+        "    job.failures += 1\n    job.queue.unique.pop(job.options.unique, None)\n",
+    ),
+    Bug(
+        "whoever waits for the result of a cancelled job is forgotten",
+        "shardnode/core/lifecycle.py",
+        '    answer_waiting(state, job.id, [verdict.word, None, ""], effects)\n',
+        "",
+    ),
+    Bug(
+        "the first sweep that finds a lease silent takes the job away",
+        "shardnode/core/operations/sweep.py",
+        "        elif lease.suspect:\n",
+        "        elif lease.suspect or True:\n",
+    ),
+    Bug(
+        "a job may stall once less than its queue says",
+        "shardnode/core/operations/sweep.py",
+        "    exhausted = job.stalls > job.queue.settings.max_stalls\n",
+        "    exhausted = job.stalls >= job.queue.settings.max_stalls\n",
+    ),
+    Bug(
+        "the rate limit forgets a lease one millisecond early",
+        "shardnode/core/state.py",
+        "mono_ms - grants[0][0] > per_ms:",
+        "mono_ms - grants[0][0] >= per_ms:",
+    ),
+    Bug(
+        "a group does not go on when one of its jobs dies",
+        "shardnode/core/lifecycle.py",
+        "    if job.options.group:\n        leave(state, job, before)\n    if job.options.unique:\n"
+        "        release_key(job, False, effects)\n    _leave_memory",
+        "    if job.options.unique:\n        release_key(job, False, effects)\n    _leave_memory",
+    ),
+    Bug(
+        "a released job has lost an attempt",
+        "shardnode/core/lifecycle.py",
+        "    job.attempt -= 1\n",
+        "",
+    ),
+    Bug(
+        "a key that is held for a time is free after a restart",
+        "shardnode/core/recovery.py",
+        "        queue.timed_keys[key] = timed\n",
+        "        timed = timed._replace(until=0)\n",
+    ),
+    Bug(
+        "a job that was leased before still expires",
+        "shardnode/core/timers.py",
+        "    return job.lease is None and (job.state is WAITING or job.state is DELAYED)\n",
+        "    return job.state is WAITING or job.state is DELAYED\n",
+    ),
+    Bug(
+        "a freed slot wakes nobody",
+        "shardnode/core/lifecycle.py",
+        "            if queue.limited:\n                wake(state, queue)\n",
+        "",
+    ),
+    Bug(
+        "after a restart the oldest of the newest-first jobs stands first",
+        "shardnode/core/recovery.py",
+        "    waiting.sort(key=lambda job: job.ready)\n",
+        "    waiting.sort(key=lambda job: abs(job.ready))\n",
+    ),
+    Bug(
+        "a repeated push is accepted again",
+        "shardnode/core/operations/push.py",
+        "            special = repeated or bool(",
+        "            special = bool(",
+    ),
+    Bug(
+        "a cancelled active job goes back to the line when its lease ends",
+        "shardnode/core/operations/sweep.py",
+        "    if job.cancel_requested:\n"
+        "        remove(state, job, Verdict.CANCELLED, now, effects)\n        return\n",
+        "",
+    ),
+    Bug(
+        "log lines of a repeat are written again",
+        "shardnode/core/operations/reports.py",
+        "            if number > detail.lines_taken:\n",
+        "            if True:\n",
+    ),
+    Bug(
+        "a completed job is forgotten in its first minute",
+        "shardnode/core/retention.py",
+        "    youngest = now.wall_ms - COMPLETED_MS_MIN\n",
+        "    youngest = now.wall_ms + 1_000\n",
+    ),
+]
