@@ -26,6 +26,7 @@ class Status(IntEnum):
     UNAVAILABLE = 25
     UNSUPPORTED = 26
     CONFLICT = 27
+    DEP_UNKNOWN = 28
     # Not definite: asking again with the same request id is always safe.
     RETRY = 32
     UNKNOWN = 33
@@ -103,6 +104,12 @@ class Unsupported(Refused):
     status = Status.UNSUPPORTED
 
 
+class DepUnknown(Refused):
+    """A job depends on one that is not known, or was forgotten. Nothing was stored."""
+
+    status = Status.DEP_UNKNOWN
+
+
 class Conflict(Refused):
     """The job's state does not allow this."""
 
@@ -174,6 +181,7 @@ ERRORS_BY_STATUS: dict[Status, type[PyqError]] = {
     Status.UNAVAILABLE: Unavailable,
     Status.UNSUPPORTED: Unsupported,
     Status.CONFLICT: Conflict,
+    Status.DEP_UNKNOWN: DepUnknown,
     Status.RETRY: OutcomeUnknown,
     Status.UNKNOWN: OutcomeUnknown,
 }

@@ -49,10 +49,18 @@ COMPLETED = JobState.COMPLETED
 DEAD = JobState.DEAD
 GONE = JobState.GONE
 
-# (from, to) -> when. BLOCKED has its number and its word, and no moves yet: no job is ever blocked.
+# (from, to) -> when.
 MOVES: dict[tuple[JobState | None, JobState], str] = {
     (None, WAITING): "push",
     (None, DELAYED): "push with a delay",
+    (None, BLOCKED): "push with dependencies that have not completed",
+    (BLOCKED, WAITING): "its last dependency completed",
+    (BLOCKED, DELAYED): "its last dependency completed before its time",
+    (BLOCKED, DEAD): "a dependency failed for good, or took longer than dep_timeout",
+    (BLOCKED, GONE): "cancelled, replaced, expired, drained, cleaned, moved",
+    (ACTIVE, BLOCKED): "its holder waits for further jobs",
+    (DEAD, BLOCKED): "dead-letter retry, its dependencies have not completed",
+    (COMPLETED, BLOCKED): "retry of a completed job whose dependencies have not completed",
     (DELAYED, WAITING): "its time comes, or it is promoted",
     (WAITING, DELAYED): "rescheduled",
     (WAITING, ACTIVE): "leased by a pull",

@@ -320,6 +320,64 @@ class Events:
 
 
 @dataclass(slots=True)
+class Block:
+    """The holder of a lease waits for further jobs: blocked, and leased again afterwards."""
+
+    origin: Origin
+    items: Sequence[tuple[bytes, bytes, Sequence[bytes]]]  # id, token, ids of the further jobs
+
+
+@dataclass(slots=True)
+class States:
+    """Where jobs are, by their ids."""
+
+    origin: Origin
+    items: Sequence[tuple[bytes]]
+
+
+class Row(NamedTuple):
+    """What one shard tells another about one job."""
+
+    kind: str  # WATCH, UNWATCH or RESOLVE
+    id: bytes  # of the job that others depend on
+    verdict: int = 0  # RESOLVE: how it ended
+    error: str = ""
+
+
+WATCH = "watch"
+UNWATCH = "unwatch"
+RESOLVE = "resolve"
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Rows for other shards, as far as they are on the disk; waits at most `wait_ms`."""
+
+    origin: Origin
+    confirmed: Sequence[tuple[int, int]] = ()  # target, number of the last row it has applied
+    skipped: Sequence[int] = ()  # targets that cannot be reached now
+    limit: int = 1_000
+    wait_ms: int = 0
+
+
+@dataclass(slots=True)
+class Deliver:
+    """Rows of another shard, numbered without gaps from `first`."""
+
+    origin: Origin
+    source: int
+    first: int
+    rows: Sequence[Row]
+
+
+@dataclass(slots=True)
+class Rewatch:
+    """A shard's order to itself: ask again for what its jobs depend on, from `after` on."""
+
+    origin: Origin
+
+
+@dataclass(slots=True)
 class Tend:
     """A shard's order to itself: look after the dead letters of a queue, a page at a time."""
 
@@ -376,6 +434,7 @@ Command: TypeAlias = (
     Push | Pull | Unpull | Return | Ack | Fail | Release | Heartbeat | Extend | Progress
     | Log | Retry | Cancel | Purge | Promote | Update | Get | List | Counts | Result | Logs
     | DeadStats | Configure | Pause | Drain | Clean | Obliterate | Events | Tend
+    | Block | States | Outbox | Deliver | Rewatch
     | Sweep | Stats | Ping | Workers | StopWorkers | Goodbye
 )  # fmt: skip
 

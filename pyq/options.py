@@ -18,6 +18,8 @@ from pyq.limits import (
     COMPLETED_KEPT_MAX,
     COMPLETED_MS_MIN,
     DELAY_MS_MAX,
+    DEP_TIMEOUT_MS_MAX,
+    DEPENDS_MAX,
     GROUP_MAX,
     HOUR_MS,
     JOB_ID_MAX,
@@ -36,6 +38,9 @@ from pyq.limits import (
 
 # What a push does that finds its unique key held.
 ON_CONFLICT = ("return", "replace", "extend")
+# What becomes of a job when one it depends on fails for good.
+ON_DEP_FAIL = ("fail", "ignore", "hold")
+_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,9 @@ class Options:
     group: str = ""  # FIFO group; empty: none
     tags: tuple[str, ...] = ()
     meta: bytes = b""
+    depends_on: tuple[bytes, ...] = ()  # ids of jobs that must complete first
+    on_dep_fail: str = "fail"
+    dep_timeout_ms: int = 0  # longest time blocked; 0: no limit
     # True if nothing but its state changes when such a job completes: the fast path.
     plain: bool = field(init=False, compare=False, repr=False)
 
@@ -90,6 +98,7 @@ class Options:
             or not self.keep_completed
             or self.keep_count
             or self.keep_ms
+            or self.depends_on
         )
         object.__setattr__(self, "plain", not special)
 
@@ -138,6 +147,8 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"ttl of {values['ttl_ms']} ms ends before the delay of {values['delay_ms']} ms;"
             " give a longer ttl"
         )
+    if not values["depends_on"] and values["dep_timeout_ms"]:
+        raise BadOption("dep_timeout belongs to depends_on; give depends_on, too")
     if not values["unique"] and (values["unique_ttl_ms"] or values["on_conflict"] != "return"):
         raise BadOption("on_conflict and unique_ttl belong to a unique key; give unique, too")
 
@@ -184,10 +195,21 @@ def _text_or_none(longest: int) -> Callable[[str, Any], str]:
     return check
 
 
-def _on_conflict(option: str, value: Any) -> str:
-    if value not in ON_CONFLICT:
-        raise BadOption(f"{option} {shown(value)} is not one of {', '.join(ON_CONFLICT)}")
-    return str(value)
+def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
+    def check(option: str, value: Any) -> str:
+        if value not in words:
+            raise BadOption(f"{option} {shown(value)} is not one of {', '.join(words)}")
+        return str(value)
+
+    return check
+
+
+def _dependencies(option: str, value: Any) -> tuple[bytes, ...]:
+    if not isinstance(value, list | tuple) or len(value) > DEPENDS_MAX:
+        raise BadOption(f"{option} {shown(value)} is not a list of at most {DEPENDS_MAX} jobs")
+    if any(type(job_id) is not bytes or len(job_id) != _ID_BYTES for job_id in value):
+        raise BadOption(f"{option} {shown(value)} is not a list of ids of {_ID_BYTES} bytes")
+    return tuple(dict.fromkeys(value))
 
 
 def _zero_or(low: int, high: int) -> Callable[[str, Any], int]:
@@ -264,11 +286,14 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "lifo": _boolean,
     "ttl_ms": _zero_or(1, TTL_MS_MAX),
     "unique": _text_or_none(UNIQUE_MAX),
-    "on_conflict": _on_conflict,
+    "on_conflict": _one_of(ON_CONFLICT),
     "unique_ttl_ms": _zero_or(1, UNIQUE_MS_MAX),
     "group": _text_or_none(GROUP_MAX),
     "tags": _tags,
     "meta": _meta,
+    "depends_on": _dependencies,
+    "on_dep_fail": _one_of(ON_DEP_FAIL),
+    "dep_timeout_ms": _zero_or(1, DEP_TIMEOUT_MS_MAX),
 }
 OPTION_NAMES = tuple(_CHECKS)
 _DEFAULTS = tuple((name, getattr(DEFAULT_OPTIONS, name)) for name in OPTION_NAMES)

@@ -28,6 +28,7 @@ from pyq.limits import (
     PULL_QUEUES_MAX,
     REGISTRATION_CHARACTERS_MAX,
     REMOVED_MAX,
+    SHARDS_MAX,
     TAG_MAX,
     WAIT_MS_MAX,
     WORKER_NAME_MAX,
@@ -35,8 +36,12 @@ from pyq.limits import (
 from pyq.messages import (
     ID_BYTES,
     NO_FILTERS,
+    RESOLVE,
     TOKEN_BYTES,
+    UNWATCH,
+    WATCH,
     Ack,
+    Block,
     Cancel,
     Change,
     Clean,
@@ -44,6 +49,7 @@ from pyq.messages import (
     Configure,
     Counts,
     DeadStats,
+    Deliver,
     Drain,
     Events,
     Extend,
@@ -58,6 +64,7 @@ from pyq.messages import (
     NewJob,
     Obliterate,
     Origin,
+    Outbox,
     Pause,
     Ping,
     Progress,
@@ -69,6 +76,8 @@ from pyq.messages import (
     Result,
     Retry,
     Return,
+    Row,
+    States,
     Stats,
     StopWorkers,
     Sweep,
@@ -495,6 +504,52 @@ def _goodbye(header: Header, origin: Origin, body: tuple[Any, ...]) -> Goodbye:
     return Goodbye(origin, check_name(body[0], "worker", WORKER_NAME_MAX))
 
 
+def _states(header: Header, origin: Origin, body: tuple[Any, ...]) -> States:
+    return States(origin, _ids(body))
+
+
+def _block(header: Header, origin: Origin, body: tuple[Any, ...]) -> Block:
+    items = _items(body)
+    for item in items:
+        _holding(item, 3)
+        check_options({"depends_on": item[2]})
+    return Block(origin, items)
+
+
+def _outbox(header: Header, origin: Origin, body: tuple[Any, ...]) -> Outbox:
+    confirmed, skipped, limit, wait_ms = body
+    _need(type(confirmed) is tuple and type(skipped) is tuple, "targets are not arrays")
+    pairs = [
+        (_int(target, 0, SHARDS_MAX - 1, "target"), _int(number, 0, 1 << 62, "number"))
+        for target, number in confirmed
+    ]
+    return Outbox(
+        origin,
+        pairs,
+        [_int(target, 0, SHARDS_MAX - 1, "target") for target in skipped],
+        _int(limit, 1, BATCH_JOBS_MAX, "limit"),
+        _int(wait_ms, 0, WAIT_MS_MAX, "wait_ms"),
+    )
+
+
+def _deliver(header: Header, origin: Origin, body: tuple[Any, ...]) -> Deliver:
+    source, first, rows = body
+    _need(type(rows) is tuple and len(rows) <= BATCH_JOBS_MAX, "rows are not an array")
+    return Deliver(
+        origin,
+        _int(source, 0, SHARDS_MAX - 1, "source"),
+        _int(first, 1, 1 << 62, "first"),
+        [_row(*row) for row in rows],
+    )
+
+
+def _row(kind: Any, job_id: Any, verdict: Any, error: Any) -> Row:
+    _need(kind in (WATCH, UNWATCH, RESOLVE), "a row is none of watch, unwatch, resolve")
+    return Row(
+        kind, _job_id(job_id), _int(verdict, 0, 255, "verdict"), _text(error, ERROR_BYTES_MAX, "error")
+    )
+
+
 _PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
     Verb.PUSH: _push,
     Verb.PULL: _pull,
@@ -530,4 +585,8 @@ _PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
     Verb.LOG: _log,
     Verb.LOGS: _logs,
     Verb.EVENTS: _events,
+    Verb.STATES: _states,
+    Verb.BLOCK: _block,
+    Verb.OUTBOX: _outbox,
+    Verb.DELIVER: _deliver,
 }

@@ -71,6 +71,10 @@ class Verb(IntEnum):
     LOG = 35  # lines of a running job
     LOGS = 36  # ... read
     EVENTS = 37  # what happened, after a cursor
+    STATES = 38  # where jobs are, by their ids
+    BLOCK = 39  # a running job waits for others, and runs again
+    OUTBOX = 40  # rows that a shard has for others
+    DELIVER = 41  # ... brought to them
 
 
 class Flag(IntFlag):

@@ -63,6 +63,7 @@ class Server:
         self._disk_checked_at = 0
         self._disk_low = False
         self._disk_room = 0
+        self._syncing = False  # the open transaction reaches the disk by itself
         self._syncer: Syncer | None = None
         if isinstance(store, SqliteStore):
             store.fill_ballast(DISK_BALLAST_BYTES)
@@ -124,10 +125,11 @@ class Server:
                     outcome = self._shard.apply(command, now, found)
                 effects.merge(outcome)
             replies += effects.replies
+            must_sync = turn.durable or effects.sync or any(part.sync for part in staged)
             if effects.writes or staged:
-                self._stage(effects, staged, turn.durable)
-                self._commit(staged, turn.durable, now)
-            elif turn.durable and self._syncer is not None and self._syncer.has_unsynced:
+                self._stage(effects, staged, must_sync)
+                self._commit(staged, now)
+            if must_sync and self._syncer is not None and self._syncer.has_unsynced:
                 self._store.sync()  # what was found may be committed, but not on the disk yet
                 self._syncer.all_synced()
         except StoreError:
@@ -163,29 +165,30 @@ class Server:
     def _stage(self, effects: Effects, staged: list[Effects], durable: bool) -> None:
         if not staged:
             self._store.begin(sync=durable)
+            self._syncing = durable
         staged.append(effects)
         try:
             self._store.stage(effects, self._shard.state.counter)
         except StoreFull:
-            self._append_again(staged, durable)
+            self._append_again(staged)
 
-    def _commit(self, staged: list[Effects], durable: bool, now: Now) -> None:
+    def _commit(self, staged: list[Effects], now: Now) -> None:
         started_ns = time.monotonic_ns()
         try:
             self._store.commit()
         except StoreFull:
-            self._append_again(staged, durable)
+            self._append_again(staged)
             self._store.commit()
         self._health.committed(now, (time.monotonic_ns() - started_ns) // 1_000)
         if self._syncer is None:
             return
-        if durable:
+        if self._syncing:
             self._syncer.all_synced()
             return
         jobs_count = sum(len(part.changed) + len(part.accepted) for part in staged)
         self._syncer.committed(now.mono_ms, jobs_count)
 
-    def _append_again(self, staged: list[Effects], durable: bool) -> None:
+    def _append_again(self, staged: list[Effects]) -> None:
         """The disk is full: give the ballast back and write the turn once more."""
         store = self._store
         store.rollback()
@@ -193,7 +196,7 @@ class Server:
             raise StoreFull("the disk is full and nothing is left to give back; free some space")
         self._log.error("disk_full", note="ballast given back; free some space")
         self._disk_checked_at = 0
-        store.begin(sync=durable)
+        store.begin(sync=self._syncing)
         for effects in staged:
             store.stage(effects, self._shard.state.counter)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from pyq.job import Verdict
-from pyq.messages import Reply
+from pyq.messages import Reply, Row
 from pyq.settings import Settings
 from shardnode.core.state import Job, TimedKey
 
@@ -73,7 +73,8 @@ class Rare:
     """What most commands do not want done. Kept apart: making it costs as much as a command."""
 
     settings: dict[int, Settings] = field(default_factory=dict)  # of queues, by number
-    windows: dict[int, int] = field(default_factory=dict)  # leases in the window, by queue number
+    # Leases in the window of a rate limit, and when (wall) the last was granted; by queue number.
+    windows: dict[int, tuple[int, int]] = field(default_factory=dict)
     obliterated: dict[int, None] = field(default_factory=dict)  # queues of which nothing stays
     rewritten: dict[int, Job] = field(default_factory=dict)  # the immutable part differs after all
     # Unique keys that are held for a time, by queue number and key; None: free.
@@ -84,6 +85,13 @@ class Rare:
     verdicts: dict[bytes, Verdict] = field(default_factory=dict)  # of those ended that are gone
     unburied: dict[int, None] = field(default_factory=dict)  # leave the list of dead letters
     buried: dict[int, Job] = field(default_factory=dict)  # join it
+    # Rows for other shards: target, number, row; and by target the last one that is confirmed.
+    mail: list[tuple[int, int, Row]] = field(default_factory=list)
+    confirmed: dict[int, int] = field(default_factory=dict)
+    # By other shard: number of the last row sent to it, and of the last received from it.
+    links: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # Jobs of this shard that others depend on, by id and shard; False: no more.
+    watchers: dict[tuple[bytes, int], bool] = field(default_factory=dict)
     revived: dict[bytes, None] = field(default_factory=dict)  # ids whose tombstone goes
     trimmed_count: int = 0  # oldest tombstones to drop
     ended_before: int = 0  # wall: tombstones of what ended before go, with their custom ids
@@ -107,6 +115,7 @@ class Effects:
     ended: dict[bytes, Job] = field(default_factory=dict)  # leave a tombstone, by id
     forgotten: list[int] = field(default_factory=list)  # all records of these jobs
     replies: list[Reply] = field(default_factory=list)
+    sync: bool = False  # the replies must not leave before all of this is on the disk
     maybe_rare: Rare | None = None
 
     @property
@@ -137,6 +146,8 @@ class Effects:
             self.forgotten += later.forgotten
         if later.replies:
             self.replies += later.replies
+        if later.sync:
+            self.sync = True
 
     def _merge_rare(self, later: Rare) -> None:
         """A removal voids what was added before it in the same turn."""
@@ -159,6 +170,10 @@ class Effects:
         rare.verdicts.update(later.verdicts)
         rare.unburied.update(later.unburied)
         rare.buried.update(later.buried)
+        rare.mail += later.mail
+        rare.confirmed.update(later.confirmed)
+        rare.links.update(later.links)
+        rare.watchers.update(later.watchers)
         rare.revived.update(later.revived)
         rare.trimmed_count += later.trimmed_count
         rare.ended_before = max(rare.ended_before, later.ended_before)

@@ -4,12 +4,15 @@ Operations decide which move; these do it: state, counts, indexes, records, even
 to those who wait. MOVES (pyq/job.py) lists what is legal; nothing else changes a state.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heappush
 
 from pyq.backoff import backoff_ms
 from pyq.errors import Status
 from pyq.job import (
     ACTIVE,
+    BLOCKED,
     COMPLETED,
     DEAD,
     DELAYED,
@@ -21,6 +24,18 @@ from pyq.job import (
 )
 from pyq.limits import ERROR_BYTES_MAX, HISTORY_MAX, LINGER_BYTES_MAX
 from pyq.messages import Reply
+from shardnode.core.dependencies import (
+    DONE,
+    await_jobs,
+    failure_of,
+    forget_all,
+    is_released,
+    pin,
+    settle,
+    take_fallout,
+    tell,
+    unpin,
+)
 from shardnode.core.dice import chance
 from shardnode.core.effects import Effects, Now
 from shardnode.core.keys import release_key
@@ -120,6 +135,7 @@ def complete(
     """
     wall_ms = now.wall_ms
     jobs, processing, waiting = state.jobs, state.processing, state.results
+    awaited = state.awaited
     ended = effects.ended
     assert LEGAL[ACTIVE][COMPLETED]
     named_count = 0  # tombstones of custom ids are not counted, and not trimmed
@@ -157,6 +173,9 @@ def complete(
                 seqs_by_queue[queue] = [seq]
         elif _complete_special(state, job, before, result, now, effects):
             named_count += 1
+        if awaited and job.id in awaited:
+            tell(state, job.id, DONE, "", effects)
+            pin(state, job, not job.options.keep_completed)
         if waiting and job.id in waiting:
             answer_waiting(state, job.id, [COMPLETED.word, result, ""], effects)
     state.tombstones_count += len(done) - named_count
@@ -187,6 +206,11 @@ def _complete_special(
         release_key(job, False, effects)
     if options.group:
         leave(state, job, before)
+    if options.depends_on:
+        forget_all(state, job, effects)
+    if not options.keep_completed and job.id in state.awaited:
+        queue.counts[COMPLETED] += 1  # until the last who depends on it has ended
+        return bool(options.job_id)
     if not options.keep_completed:
         _forget_at_once(state, job, result, now, effects)
         return bool(options.job_id)
@@ -210,10 +234,12 @@ def keep_record(state: ShardState, job: Job) -> None:
     note_finished(state, queue)
 
 
-def drop_record(job: Job) -> None:
+def drop_record(state: ShardState, job: Job) -> None:
     """A completed job is none any more: its queue forgets how long its record was kept."""
     queue = job.queue
     queue.counts[COMPLETED] -= 1
+    if unpin(state, job):
+        return  # nothing but its dependents kept it
     if queue.kept.pop(job.seq, None) is None:
         queue.finished.discard(job.seq, job.updated_at)
 
@@ -243,7 +269,10 @@ def kill(state: ShardState, job: Job, reason: str, now: Now, effects: Effects) -
         leave(state, job, before)
     if job.options.unique:
         release_key(job, False, effects)
+    if job.options.depends_on:
+        forget_all(state, job, effects)
     _leave_memory(state, job, effects)
+    tell(state, job.id, int(DEAD), detail.error, effects)
     effects.rare.buried[job.seq] = job
     effects.changed[job.seq] = job
     answer_waiting(state, job.id, [DEAD.word, None, detail.error], effects)
@@ -263,7 +292,10 @@ def remove(state: ShardState, job: Job, verdict: Verdict, now: Now, effects: Eff
     leave(state, job, before)
     if job.options.unique:
         release_key(job, True, effects)
+    if job.options.depends_on:
+        forget_all(state, job, effects)
     _leave_memory(state, job, effects)
+    tell(state, job.id, int(verdict), "", effects)
     effects.rare.verdicts[job.id] = verdict
     effects.forgotten.append(job.seq)
     answer_waiting(state, job.id, [verdict.word, None, ""], effects)
@@ -277,8 +309,9 @@ def remove_ended(state: ShardState, job: Job, now: Now, effects: Effects) -> Non
     if job.state is DEAD:
         job.queue.counts[DEAD] -= 1
         effects.rare.unburied[job.seq] = None
+        tell(state, job.id, int(Verdict.REMOVED), "", effects)
     else:
-        drop_record(job)
+        drop_record(state, job)
     effects.forgotten.append(job.seq)
     if state.events.on:
         state.events.record("removed", now.wall_ms, [job], [[Verdict.REMOVED.word]])
@@ -286,15 +319,16 @@ def remove_ended(state: ShardState, job: Job, now: Now, effects: Effects) -> Non
 
 def revive(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
     """A dead or completed job, read from the store, starts afresh; its history stays."""
-    assert LEGAL[job.state][WAITING]
     queue = job.queue
     if job.state is DEAD:
         queue.counts[DEAD] -= 1
         effects.rare.unburied[job.seq] = None
     else:
-        drop_record(job)
-    queue.counts[WAITING] += 1
-    job.state = WAITING
+        drop_record(state, job)
+    target = BLOCKED if job.options.depends_on else WAITING
+    assert LEGAL[job.state][target]
+    queue.counts[target] += 1
+    job.state = target
     job.run_at = 0
     job.attempt = job.failures = job.stalls = 0
     job.updated_at = now.wall_ms
@@ -307,7 +341,8 @@ def revive(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
         queue.custom[job.options.job_id] = job
     else:
         state.tombstones_count -= 1
-    enter(state, job)
+    if target is WAITING:
+        enter(state, job)
     effects.changed[job.seq] = job
     effects.results[job.seq] = None
     effects.rare.revived[job.id] = None
@@ -381,3 +416,69 @@ def expire(state: ShardState, now: Now, effects: Effects) -> None:
     """Jobs that waited for their first lease longer than they may are gone."""
     while (job := state.timers.expiring.pop(now.wall_ms)) is not None:
         remove(state, job, Verdict.EXPIRED, now, effects)
+
+
+def become_blocked(
+    state: ShardState,
+    job: Job,
+    dep_ids: Sequence[bytes],
+    settled: bytes,
+    now: Now,
+    effects: Effects,
+) -> None:
+    """An active job waits for further jobs: its lease ends, nothing is charged."""
+    end_lease(state, job, LeaseEnd.RELEASED)
+    if job.cancel_requested:
+        remove(state, job, Verdict.CANCELLED, now, effects)
+        return
+    job.attempt -= 1
+    _move(job, BLOCKED)
+    job.updated_at = now.wall_ms
+    job.options = replace(job.options, depends_on=(*job.options.depends_on, *dep_ids))
+    job.need_detail().settled += settled
+    await_jobs(state, job, dep_ids, effects)
+    effects.rare.rewritten[job.seq] = job
+    effects.changed[job.seq] = job
+    state.unsettled.append(job)
+    if job.options.dep_timeout_ms:
+        state.timers.block(job)
+    if state.events.on:
+        state.events.record("blocked", now.wall_ms, [job], [[len(dep_ids)]])
+
+
+def unblock(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
+    """Nothing holds a blocked job back any more: it waits, or is delayed until its time."""
+    become_delayed(state, job, job.run_at, now, effects)
+
+
+def settle_fallout(state: ShardState, now: Now, effects: Effects) -> None:
+    """Blocked jobs hear how those they depend on have ended; a bounded number at a time."""
+    looked_at = state.unsettled
+    state.unsettled = []
+    for job in looked_at:
+        _look_at(state, job, "", now, effects)
+    for job, place, verdict, error in take_fallout(state):
+        if job.state is BLOCKED:
+            settle(job, place, verdict)
+            effects.changed[job.seq] = job
+            _look_at(state, job, error, now, effects)
+
+
+def end_blocked(state: ShardState, now: Now, effects: Effects) -> None:
+    """Jobs that waited for their dependencies longer than they may are dead."""
+    while (job := state.timers.blocked.pop(now.wall_ms)) is not None:
+        seconds = job.options.dep_timeout_ms / 1_000
+        note_error(job, f"its dependencies have not completed within {seconds:g} s", "", now)
+        kill(state, job, "dep_timeout", now, effects)
+
+
+def _look_at(state: ShardState, job: Job, error: str, now: Now, effects: Effects) -> None:
+    """A blocked job whose dependencies have changed: released, dead, or still blocked."""
+    if job.state is not BLOCKED:
+        return
+    failure = failure_of(job, error)
+    if failure is not None:
+        note_error(job, failure, "", now)
+        kill(state, job, "dependency", now, effects)
+    elif is_released(job):
+        unblock(state, job, now, effects)

@@ -4,7 +4,7 @@ The one place that knows which waiting jobs stand in line. A job of a group stan
 only while it is exposed, as one of the first of its group, and the group is not paused.
 """
 
-from pyq.job import ACTIVE, DELAYED, WAITING, JobState
+from pyq.job import ACTIVE, WAITING, JobState
 from shardnode.core.effects import Effects, Now
 from shardnode.core.state import Group, Job, LeaseEnd, QueueState, ShardState
 
@@ -39,7 +39,7 @@ def note_leased(queue: QueueState, count: int, now: Now, effects: Effects) -> No
     """Leases were granted: they count in the window of a rate limit."""
     if queue.settings.rate_max:
         queue.window.add(now.mono_ms, count)
-        effects.rare.windows[queue.number] = queue.window.count
+        effects.rare.windows[queue.number] = (queue.window.count, now.wall_ms)
 
 
 def open_windows(state: ShardState, now: Now) -> None:
@@ -56,7 +56,7 @@ def enter(state: ShardState, job: Job) -> None:
     if options.group:
         group = queue.groups.get(options.group)
         if group is not None and job.seq in group.exposed:  # it held its group meanwhile
-            _return_to_group(queue, group, job)
+            _return_to_group(state, queue, group, job)
         else:
             job.ready = state.next_number()
             _join_group(queue, job)
@@ -83,7 +83,7 @@ def put_back(state: ShardState, job: Job) -> None:
     if group is None:
         queue.line.put_back(job)
     elif job.seq in group.exposed:
-        _return_to_group(queue, group, job)
+        _return_to_group(state, queue, group, job)
     wake(state, queue)
 
 
@@ -154,7 +154,7 @@ def waiting_by_priority(queue: QueueState) -> dict[int, int]:
 
 def holds_group(job: Job) -> bool:
     """True if the job is a member of its group: ready once, and not ended."""
-    return job.state is not DELAYED or _has_run(job)
+    return job.state in (WAITING, ACTIVE) or _has_run(job)
 
 
 def _has_run(job: Job) -> bool:
@@ -186,6 +186,8 @@ def supersede(state: ShardState, job: Job, effects: Effects) -> Job:
             group.behind[group.behind.index(job)] = twin
     if options.ttl_ms and twin.lease is None:
         state.timers.expire(twin)
+    for dep_id in options.depends_on:
+        state.awaited[dep_id].jobs[twin.seq] = twin
     effects.changed[twin.seq] = twin
     return twin
 
@@ -251,12 +253,14 @@ def _leave_group(state: ShardState, queue: QueueState, group: Group, job: Job) -
         del queue.groups[job.options.group]
 
 
-def _return_to_group(queue: QueueState, group: Group, job: Job) -> None:
+def _return_to_group(state: ShardState, queue: QueueState, group: Group, job: Job) -> None:
     """A member that had run waits again: in line, unless fewer may run at once than before."""
-    if len(group.exposed) > queue.settings.group_concurrency:
+    overtaken = bool(group.behind) and group.behind[0].ready < job.ready
+    if overtaken or len(group.exposed) > queue.settings.group_concurrency:
         del group.exposed[job.seq]
         place = sum(other.ready < job.ready for other in group.behind)
         group.behind.insert(place, job)
+        _advance(state, queue, group)
     elif not group.paused:
         queue.line.put_back(job)
 

@@ -7,15 +7,19 @@ normally. Everything else in memory is a function of the records.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, WAITING
+from pyq.job import ACTIVE, BLOCKED, COMPLETED, DEAD, DELAYED, WAITING
 from pyq.limits import TIMEOUT_GRACE_MS
+from pyq.messages import Row
 from pyq.settings import Settings
+from shardnode.core.dependencies import pin
 from shardnode.core.effects import Now
 from shardnode.core.lifecycle import keep_record
 from shardnode.core.queues import holds_group, restore_groups
 from shardnode.core.state import (
+    Awaited,
     Job,
     LeaseEnd,
+    Mailbag,
     Puller,
     ShardState,
     TimedKey,
@@ -31,8 +35,12 @@ class Loaded:
     seq: int  # last acceptance or ready number given out
     tombstones_count: int  # without those of custom ids
     queues: list[tuple[int, str, Settings]]  # number, name, settings; by number
-    windows: list[tuple[int, int]]  # queue, leases that counted when the last was granted
+    # Queue, leases that counted when the last was granted, and when that was (wall).
+    windows: list[tuple[int, int, int]]
     timed_keys: list[tuple[int, str, TimedKey]]  # queue, key
+    mail: list[tuple[int, int, Row]]  # target, number; not confirmed yet, by number
+    links: list[tuple[int, int, int]]  # other shard, last number sent to it, and received from it
+    watchers: list[tuple[bytes, int]]  # job of this shard, shard where others depend on it
 
 
 def restore_queues(state: ShardState, loaded: Loaded, now: Now) -> None:
@@ -43,12 +51,22 @@ def restore_queues(state: ShardState, loaded: Loaded, now: Now) -> None:
         queue = state.add_queue(number, name, settings)
         if settings.auto_retry_ms or settings.dead_ms or settings.drop_oldest:
             state.tended[queue] = 0
-    for number, leases in loaded.windows:
-        state.queues_by_number[number].window.add(now.mono_ms, leases)  # as if granted just now
+    for number, leases, granted_at in loaded.windows:
+        queue = state.queues_by_number[number]
+        if now.wall_ms - granted_at <= queue.settings.rate_per_ms:
+            queue.window.add(now.mono_ms, leases)  # as if granted just now: no clock is trusted
     for number, key, timed in loaded.timed_keys:
         queue = state.queues_by_number[number]
         queue.timed_keys[key] = timed
         state.timers.free_key(timed.until, queue, key)
+    for other, sent, received in loaded.links:
+        state.mail.setdefault(other, Mailbag()).sent = sent
+        state.received[other] = received
+    for target, number, row in loaded.mail:
+        state.mail[target].rows.append((number, row))
+    for job_id, shard in loaded.watchers:
+        state.awaited.setdefault(job_id, Awaited()).shards[shard] = None
+    state.rewatch_at = now.mono_ms
 
 
 def restore_jobs(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
@@ -64,6 +82,8 @@ def restore_jobs(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
         if job.state is DEAD:
             continue
         _restore_live(state, job, now)
+        for dep_id in job.options.depends_on:
+            state.awaited.setdefault(dep_id, Awaited()).jobs[job.seq] = job
         if job.options.group and holds_group(job):
             grouped.append(job)
         elif job.state is WAITING:
@@ -71,7 +91,10 @@ def restore_jobs(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
     completed.sort(key=lambda job: job.updated_at)
     for job in completed:
         job.queue.completed_count += 1
-        keep_record(state, job)
+        if job.options.keep_completed:
+            keep_record(state, job)
+        if job.id in state.awaited:
+            pin(state, job, not job.options.keep_completed)
     waiting += restore_groups(grouped)
     waiting.sort(key=lambda job: job.ready)
     for job in waiting:
@@ -88,6 +111,8 @@ def _restore_live(state: ShardState, job: Job, now: Now) -> None:
         queue.unique[options.unique] = job
     if job.state is DELAYED:
         state.timers.delay(job)
+    elif job.state is BLOCKED and options.dep_timeout_ms:
+        state.timers.block(job)
     elif job.state is ACTIVE:
         _restore_lease(state, job, now)
     if options.ttl_ms and job.lease is None:

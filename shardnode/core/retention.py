@@ -31,9 +31,8 @@ def forget_old(state: ShardState, now: Now, effects: Effects) -> None:
     budget = RETENTION_JOBS_MAX - _forget_aged(state, now, effects, RETENTION_JOBS_MAX)
     for queue in list(state.overfull):
         seqs = _surplus(queue, now, budget)
-        queue.counts[COMPLETED] -= len(seqs)
         budget -= len(seqs)
-        effects.forgotten += seqs
+        _forget(state, queue, seqs, effects)
         del state.overfull[queue]
         note_finished(state, queue)
         if budget == 0:
@@ -57,10 +56,20 @@ def _forget_aged(state: ShardState, now: Now, effects: Effects, limit: int) -> i
     while count < limit and (record := state.timers.kept.pop(now.wall_ms)) is not None:
         queue, seq = record
         del queue.kept[seq]
-        queue.counts[COMPLETED] -= 1
-        effects.forgotten.append(seq)
         count += 1
+        _forget(state, queue, [seq], effects)
     return count
+
+
+def _forget(state: ShardState, queue: QueueState, seqs: list[int], effects: Effects) -> None:
+    """Forget records, but for those that others depend on: they are due when nobody does."""
+    if state.pinned:
+        for seq in seqs:
+            if seq in state.pinned:
+                state.pinned[seq] = True
+        seqs = [seq for seq in seqs if seq not in state.pinned]
+    queue.counts[COMPLETED] -= len(seqs)
+    effects.forgotten += seqs
 
 
 def _surplus(queue: QueueState, now: Now, limit: int) -> list[int]:

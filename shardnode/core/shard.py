@@ -8,17 +8,20 @@ from typing import Any
 
 from pyq.limits import (
     RETENTION_MS,
+    REWATCH_MS,
     TEND_MS,
     TOMBSTONES_MAX,
 )
 from pyq.messages import (
     Ack,
+    Block,
     Cancel,
     Clean,
     Command,
     Configure,
     Counts,
     DeadStats,
+    Deliver,
     Drain,
     Events,
     Extend,
@@ -31,6 +34,7 @@ from pyq.messages import (
     Logs,
     Obliterate,
     Origin,
+    Outbox,
     Pause,
     Ping,
     Progress,
@@ -42,6 +46,8 @@ from pyq.messages import (
     Result,
     Retry,
     Return,
+    Rewatch,
+    States,
     Stats,
     StopWorkers,
     Sweep,
@@ -52,7 +58,8 @@ from pyq.messages import (
 )
 from shardnode.core.effects import Effects, Found, Need, Now
 from shardnode.core.keys import free_keys
-from shardnode.core.lifecycle import expire, wake_delayed
+from shardnode.core.lifecycle import end_blocked, expire, settle_fallout, wake_delayed
+from shardnode.core.operations.blocking import block
 from shardnode.core.operations.changes import promote, update
 from shardnode.core.operations.deadletters import dead_stats, retry, tend
 from shardnode.core.operations.events import (
@@ -77,7 +84,15 @@ from shardnode.core.operations.query import (
     list_jobs,
     ping,
     result,
+    states,
     stats,
+)
+from shardnode.core.operations.relay import (
+    answer_relays,
+    deliver,
+    expire_relay,
+    outbox,
+    rewatch,
 )
 from shardnode.core.operations.removal import cancel, clean, drain, obliterate, purge
 from shardnode.core.operations.reports import extend, log, logs, progress
@@ -96,6 +111,7 @@ from shardnode.core.retention import forget_old
 from shardnode.core.state import (
     ParkedBeat,
     ParkedEvents,
+    ParkedOutbox,
     ParkedPull,
     ParkedResult,
     ShardState,
@@ -120,6 +136,10 @@ _READING: dict[type, Callable[[ShardState, Any, Now, Found | None], Effects | Ne
     Obliterate: obliterate,
     DeadStats: dead_stats,
     Tend: tend,
+    Block: block,
+    States: states,
+    Deliver: deliver,
+    Rewatch: rewatch,
     Logs: logs,
 }
 _PLAIN: dict[type, Callable[[ShardState, Any, Now], Effects]] = {
@@ -133,6 +153,7 @@ _PLAIN: dict[type, Callable[[ShardState, Any, Now], Effects]] = {
     Configure: configure,
     Pause: pause,
     Events: events,
+    Outbox: outbox,
     Counts: counts,
     Sweep: sweep,
     Stats: stats,
@@ -193,6 +214,7 @@ class Shard:
         free_keys(state, now, effects)
         wake_delayed(state, now, effects)
         expire(state, now, effects)
+        end_blocked(state, now, effects)
         open_windows(state, now)
         end_timed_out(state, now, effects)
         sweep_if_overdue(state, now, effects)
@@ -207,10 +229,15 @@ class Shard:
     def chores(self, now: Now) -> list[Command]:
         """Return what the shard orders itself to do in this turn: commands without a sender."""
         state = self.state
-        if not state.tended or now.mono_ms < state.tend_at:
-            return []
-        state.tend_at = now.mono_ms + TEND_MS
-        return [Tend(Origin(bytes(16)), queue.name, after) for queue, after in state.tended.items()]
+        nobody = Origin(bytes(16))
+        chores: list[Command] = []
+        if state.tended and now.mono_ms >= state.tend_at:
+            state.tend_at = now.mono_ms + TEND_MS
+            chores += [Tend(nobody, queue.name, after) for queue, after in state.tended.items()]
+        if state.awaited and now.mono_ms >= state.rewatch_at:
+            state.rewatch_at = now.mono_ms + REWATCH_MS
+            chores.append(Rewatch(nobody))
+        return chores
 
     def next_wakeup(self, now: Now) -> int | None:
         """Return the monotonic millisecond at which `tick` has something to do, or None."""
@@ -226,16 +253,24 @@ class Shard:
             candidates.append(max(at, state.retention_at))
         if state.tended:
             candidates.append(state.tend_at)
+        if state.awaited:
+            candidates.append(state.rewatch_at)
+        if state.fallout:
+            candidates.append(now.mono_ms)
         return min((at for at in candidates if at is not None), default=None)
 
     def _serve(self, now: Now, effects: Effects) -> None:
         """Who waits gets what has become possible, and hears what has happened."""
         state = self.state
+        if state.fallout or state.unsettled:
+            settle_fallout(state, now, effects)
         if state.awake:
             serve_parked(state, now, effects)
         log = state.events
         if log.readers and log.next != log.told:
             answer_readers(state, effects)
+        if state.has_mail and state.relays:
+            answer_relays(state, effects)
 
     def _expire_parked(self, now: Now, effects: Effects) -> None:
         state = self.state
@@ -250,3 +285,5 @@ class Shard:
                 expire_result(state, who, effects)
             elif isinstance(who, ParkedEvents):
                 expire_reader(state, who, effects)
+            elif isinstance(who, ParkedOutbox):
+                expire_relay(state, who, effects)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from pyq.ids import slot_of_id
 from pyq.job import GONE, JobState
 from pyq.limits import DISK_RESERVE_BYTES, EVENTS_MAX, MIB, SWEEP_MS_MAX, SWEEP_MS_MIN
-from pyq.messages import Events, Heartbeat, Pull, Result, Worker
+from pyq.messages import Events, Heartbeat, Outbox, Pull, Result, Row, Worker
 from pyq.options import Options
 from pyq.routes import shard_of
 from pyq.settings import DEFAULT_SETTINGS, Settings
@@ -115,6 +115,7 @@ class Detail:
         "progress",
         "reason",
         "retried_by",
+        "settled",
         "traceback",
     )
 
@@ -125,6 +126,7 @@ class Detail:
         self.history: list[tuple[int, int, str]] = []  # attempt, wall ms, error
         self.progress = b""
         self.cancel_requested = False  # active, and to be removed when its lease ends
+        self.settled = b""  # a byte per dependency: 0 or its verdict (or DEAD)
         self.retried_by = b""  # the last RETRY of it, so that its repeat is known
         self.auto_retries = 0  # how often it was retried by the queue's setting
         self.lines_count = 0  # of its log, ever
@@ -310,6 +312,38 @@ class ParkedResult:
     def __init__(self, command: Result) -> None:
         self.command = command
         self.done = False
+
+
+class ParkedOutbox:
+    """A relay that waits for rows to carry to other shards."""
+
+    __slots__ = ("command", "done")
+
+    def __init__(self, command: Outbox) -> None:
+        self.command = command
+        self.done = False
+
+
+class Awaited:
+    """A job that others depend on, here or on other shards, whether or not it has ended."""
+
+    __slots__ = ("jobs", "queue", "seq", "shards")
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, Job] = {}  # live dependents of this shard, by seq
+        self.shards: dict[int, None] = {}  # that have some
+        self.seq = 0  # of its record, once it has completed here and for as long as it is kept
+        self.queue: QueueState | None = None  # ... and its queue
+
+
+class Mailbag:
+    """Rows for one other shard that it has not confirmed yet, numbered without gaps."""
+
+    __slots__ = ("rows", "sent")
+
+    def __init__(self) -> None:
+        self.rows: deque[tuple[int, Row]] = deque()
+        self.sent = 0  # number of the last row ever posted
 
 
 class ParkedEvents:
@@ -511,6 +545,17 @@ class ShardState:
         self.workers: dict[str, WorkerEntry] = {}
         self.timers = Timers()
         self.events = EventLog()
+        self.awaited: dict[bytes, Awaited] = {}  # by the id of the job that others depend on
+        # Ended jobs whose record is kept for their dependents; True if it is due otherwise.
+        self.pinned: dict[int, bool] = {}
+        # Ends that dependents have not been told yet: id, verdict, error; and who is left.
+        self.fallout: deque[tuple[bytes, int, str]] = deque()
+        self.unsettled: list[Job] = []
+        self.mail: dict[int, Mailbag] = {}  # by target shard
+        self.received: dict[int, int] = {}  # number of the last row applied, by source shard
+        self.relays: list[ParkedOutbox] = []
+        self.has_mail = False  # posted since the relays were last looked at
+        self.rewatch_at = 0
         self.tombstones_count = 0
         self.parked_count = 0
         self.grants_made = 0  # makes the tokens of several pulls of one turn differ

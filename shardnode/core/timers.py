@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
 
-from pyq.job import DELAYED, WAITING
+from pyq.job import BLOCKED, DELAYED, WAITING
 
 if TYPE_CHECKING:
     from shardnode.core.state import (
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
         Lease,
         ParkedBeat,
         ParkedEvents,
+        ParkedOutbox,
         ParkedPull,
         ParkedResult,
         QueueState,
     )
 
-Waiting: TypeAlias = Union["ParkedPull", "ParkedBeat", "ParkedResult", "ParkedEvents", bytes]
+Waiting: TypeAlias = Union[
+    "ParkedPull", "ParkedBeat", "ParkedResult", "ParkedEvents", "ParkedOutbox", bytes
+]
 T = TypeVar("T")
 
 COMPACT_MIN = 1_024  # entries below which void ones are left where they are
@@ -67,10 +70,11 @@ class _Heap(Generic[T]):
 class Timers:
     """Due and expiring jobs, keys and records on the wall clock; durations on the monotonic one."""
 
-    __slots__ = ("delayed", "expiring", "kept", "keys", "parked", "timeouts", "windows")
+    __slots__ = ("blocked", "delayed", "expiring", "kept", "keys", "parked", "timeouts", "windows")
 
     def __init__(self) -> None:
         self.delayed: _Heap[Job] = _Heap(_is_delayed_until)
+        self.blocked: _Heap[Job] = _Heap(_is_blocked_since)
         self.expiring: _Heap[Job] = _Heap(_was_never_leased)
         self.keys: _Heap[tuple[QueueState, str]] = _Heap(_is_held_until)
         self.kept: _Heap[tuple[QueueState, int]] = _Heap(_is_kept_until)
@@ -85,6 +89,10 @@ class Timers:
     def expire(self, job: "Job") -> None:
         """Wake up when this job has waited for its first lease too long (wall)."""
         self.expiring.push(job.created_at + job.options.ttl_ms, job, job.seq)
+
+    def block(self, job: "Job") -> None:
+        """Wake up when this job, blocked now, has waited for its dependencies too long (wall)."""
+        self.blocked.push(job.updated_at + job.options.dep_timeout_ms, job, job.seq)
 
     def free_key(self, at_ms: int, queue: "QueueState", key: str) -> None:
         """Wake up at `at_ms` (wall), until when a unique key is held."""
@@ -109,7 +117,8 @@ class Timers:
 
     def next_ms(self, wall_ms: int, mono_ms: int) -> int | None:
         """Return the monotonic millisecond of the next entry, or None."""
-        on_wall = [self.delayed.next_ms(), self.expiring.next_ms(), self.keys.next_ms()]
+        heaps = (self.delayed, self.expiring, self.blocked, self.keys)
+        on_wall = [heap.next_ms() for heap in heaps]
         candidates = [mono_ms + max(0, at - wall_ms) for at in on_wall if at is not None]
         on_mono = [self.parked.next_ms(), self.timeouts.next_ms(), self.windows.next_ms()]
         candidates += [at for at in on_mono if at is not None]
@@ -121,7 +130,11 @@ def _is_delayed_until(at_ms: int, job: "Job") -> bool:
 
 
 def _was_never_leased(at_ms: int, job: "Job") -> bool:
-    return job.lease is None and (job.state is WAITING or job.state is DELAYED)
+    return job.lease is None and job.state in (WAITING, DELAYED, BLOCKED)
+
+
+def _is_blocked_since(at_ms: int, job: "Job") -> bool:
+    return job.state is BLOCKED and job.updated_at + job.options.dep_timeout_ms == at_ms
 
 
 def _is_held_until(at_ms: int, key: "tuple[QueueState, str]") -> bool:

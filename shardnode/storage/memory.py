@@ -9,7 +9,7 @@ from typing import Any
 
 from pyq.job import COMPLETED
 from pyq.limits import AGED_MAX, MATCHES_MAX
-from pyq.messages import Filters
+from pyq.messages import Filters, Row
 from shardnode.core.effects import Effects, Found, Key, Page, Rare, Stored, Tombstone
 from shardnode.core.recovery import Loaded
 from shardnode.core.state import Job, QueueState, TimedKey
@@ -40,7 +40,10 @@ class MemoryStore:
         self._horizon_ms = 0
         self._queues: dict[int, str] = {}
         self._settings: dict[int, bytes] = {}
-        self._windows: dict[int, int] = {}
+        self._windows: dict[int, tuple[int, int]] = {}
+        self._mail: dict[tuple[int, int], Row] = {}
+        self._links: dict[int, tuple[int, int]] = {}
+        self._watchers: set[tuple[bytes, int]] = set()
         self._timed_keys: dict[tuple[int, str], TimedKey] = {}
         self._jobs: dict[int, JobRow] = {}
         self._payloads: dict[int, bytes] = {}
@@ -64,8 +67,11 @@ class MemoryStore:
                 (number, name, read_settings(self._settings.get(number)))
                 for number, name in sorted(self._queues.items())
             ],
-            windows=sorted(self._windows.items()),
+            windows=[(queue, *window) for queue, window in sorted(self._windows.items())],
             timed_keys=[(*key, held) for key, held in sorted(self._timed_keys.items())],
+            mail=[(*key, row) for key, row in sorted(self._mail.items())],
+            links=[(shard, *link) for shard, link in sorted(self._links.items())],
+            watchers=sorted(self._watchers),
         )
 
     def jobs(self, queues: Mapping[int, QueueState]) -> Iterator[Job]:
@@ -144,6 +150,7 @@ class MemoryStore:
             else:
                 self._settings[number] = packed
         self._windows.update(rare.windows)
+        self._put_mail(rare)
         for key, held in rare.timed_keys.items():
             if held is None:
                 self._timed_keys.pop(key, None)
@@ -165,6 +172,15 @@ class MemoryStore:
         for seq, job in rare.buried.items():
             if seq not in gone:
                 self._dead[seq] = dead_row(job)
+
+    def _put_mail(self, rare: Rare) -> None:
+        self._mail.update({(target, number): row for target, number, row in rare.mail})
+        for target, number in rare.confirmed.items():
+            for key in [key for key in self._mail if key[0] == target and key[1] <= number]:
+                del self._mail[key]
+        self._links.update(rare.links)
+        for watcher, watches in rare.watchers.items():
+            (self._watchers.add if watches else self._watchers.discard)(watcher)
 
     def _remove_rare(self, rare: Rare) -> None:
         for number in rare.obliterated:

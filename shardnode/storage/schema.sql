@@ -33,9 +33,35 @@ CREATE TABLE settings (
 
 -- Leases that the rate limit of a queue counted when it last granted one.
 CREATE TABLE windows (
-    queue  INTEGER PRIMARY KEY,
-    leases INTEGER NOT NULL
+    queue      INTEGER PRIMARY KEY,
+    leases     INTEGER NOT NULL,
+    granted_at INTEGER NOT NULL
 );
+
+-- Rows for other shards that they have not confirmed yet, numbered without gaps per target.
+CREATE TABLE mail (
+    target  INTEGER NOT NULL,
+    number  INTEGER NOT NULL,
+    kind    TEXT NOT NULL,
+    id      BLOB NOT NULL,
+    verdict INTEGER NOT NULL,
+    error   TEXT NOT NULL,
+    PRIMARY KEY (target, number)
+) WITHOUT ROWID;
+
+-- Last number ever sent to another shard, and last one applied of what came from it.
+CREATE TABLE links (
+    shard    INTEGER PRIMARY KEY,
+    sent     INTEGER NOT NULL,
+    received INTEGER NOT NULL
+);
+
+-- Jobs of this shard that jobs of other shards depend on.
+CREATE TABLE watchers (
+    id    BLOB NOT NULL,
+    shard INTEGER NOT NULL,
+    PRIMARY KEY (id, shard)
+) WITHOUT ROWID;
 
 -- Unique keys held for a time. Those held until the job ends follow from the jobs.
 CREATE TABLE timed_keys (

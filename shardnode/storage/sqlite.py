@@ -20,7 +20,7 @@ import apsw
 from pyq.ids import time_of_id
 from pyq.job import DEAD
 from pyq.limits import AGED_MAX, MATCHES_MAX, PAYLOAD_CACHE_BYTES_MAX
-from pyq.messages import NO_FILTERS, Filters
+from pyq.messages import NO_FILTERS, Filters, Row
 from shardnode.core.effects import Effects, Found, Key, Page, Rare, Stored, Tombstone
 from shardnode.core.recovery import Loaded
 from shardnode.core.state import Job, QueueState, TimedKey
@@ -335,8 +335,11 @@ class SqliteStore:
             " ORDER BY number"
         ).fetchall()
         windows: list[Any] = self._run(
-            "SELECT queue, leases FROM windows ORDER BY queue"
+            "SELECT queue, leases, granted_at FROM windows ORDER BY queue"
         ).fetchall()
+        mail: list[Any] = self._run("SELECT * FROM mail ORDER BY target, number").fetchall()
+        links: list[Any] = self._run("SELECT * FROM links ORDER BY shard").fetchall()
+        watchers: list[Any] = self._run("SELECT * FROM watchers ORDER BY id, shard").fetchall()
         keys: list[Any] = self._run(
             "SELECT queue, key, id, seq, until FROM timed_keys ORDER BY queue, key"
         ).fetchall()
@@ -347,6 +350,9 @@ class SqliteStore:
             queues=[(number, name, read_settings(packed)) for number, name, packed in queues],
             windows=windows,
             timed_keys=[(queue, key, TimedKey(*held)) for queue, key, *held in keys],
+            mail=[(target, number, Row(*row)) for target, number, *row in mail],
+            links=links,
+            watchers=watchers,
         )
 
     def _number(self, sql: str) -> int:
@@ -401,7 +407,9 @@ class SqliteStore:
     def _write_rare(self, effects: Effects, rare: Rare, gone: set[int]) -> None:
         """Write what most turns do not have, and remove what may be added again after it."""
         self._write_settings(rare)
-        self._insert("windows", "queue, leases", list(rare.windows.items()))
+        windows = [(queue, *window) for queue, window in rare.windows.items()]
+        self._insert("windows", "queue, leases, granted_at", windows)
+        self._write_mail(rare)
         self._write_timed_keys(rare)
         for seq, job in rare.rewritten.items():
             self._rewrite(job, effects.payloads.get(seq))
@@ -425,6 +433,19 @@ class SqliteStore:
                 self._run("DELETE FROM timed_keys WHERE queue = ? AND key = ?", (number, key))
             else:
                 self._insert("timed_keys", "queue, key, id, seq, until", [(number, key, *held)])
+
+    def _write_mail(self, rare: Rare) -> None:
+        rows = [(target, number, *row) for target, number, row in rare.mail]
+        self._insert("mail", "target, number, kind, id, verdict, error", rows)
+        for target, number in rare.confirmed.items():
+            self._run("DELETE FROM mail WHERE target = ? AND number <= ?", (target, number))
+        links = [(shard, *link) for shard, link in rare.links.items()]
+        self._insert("links", "shard, sent, received", links)
+        for (job_id, shard), watches in rare.watchers.items():
+            if watches:
+                self._insert("watchers", "id, shard", [(job_id, shard)])
+            else:
+                self._run("DELETE FROM watchers WHERE id = ? AND shard = ?", (job_id, shard))
 
     def _rewrite(self, job: Job, payload: bytes | None) -> None:
         """Write a job's immutable part again; its payload only if there is a new one."""

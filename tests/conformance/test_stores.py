@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, GONE, WAITING, Verdict
-from pyq.messages import NO_FILTERS, Filters
+from pyq.messages import NO_FILTERS, WATCH, Filters, Row
 from pyq.options import check_options
 from pyq.settings import DEFAULT_SETTINGS, check_settings
 from shardnode.core.effects import Effects, Page, Stored, Tombstone
@@ -128,7 +128,15 @@ def reopened(store: Store, folder: Path) -> SqliteStore:
 
 def test_a_new_store_is_empty(bench):
     assert bench.loaded == Loaded(
-        epoch=1, seq=0, tombstones_count=0, queues=[], windows=[], timed_keys=[]
+        epoch=1,
+        seq=0,
+        tombstones_count=0,
+        queues=[],
+        windows=[],
+        timed_keys=[],
+        mail=[],
+        links=[],
+        watchers=[],
     )
     assert bench.jobs() == []
 
@@ -917,6 +925,36 @@ def test_lines_go_with_their_job(bench, when):
     assert len(bench.one("logs", 2, 0, 100)) == 1
 
 
+# --- what shards tell each other -----------------------------------------------------------------
+
+
+def test_mail_stays_until_it_is_confirmed(bench):
+    effects = Effects()
+    rows = [Row(WATCH, bytes([n]) * 16, n, "why" * n) for n in range(4)]
+    effects.rare.mail = [(2, number, row) for number, row in enumerate(rows, 1)] + [(1, 9, rows[0])]
+    effects.rare.links = {1: (9, 0), 2: (4, 17)}
+    bench.put(effects)
+    confirmed = Effects()
+    confirmed.rare.confirmed = {2: 2}
+    bench.put(confirmed)
+    bench.restart()
+
+    assert bench.loaded.mail == [(1, 9, rows[0]), (2, 3, rows[2]), (2, 4, rows[3])]
+    assert bench.loaded.links == [(1, 9, 0), (2, 4, 17)]
+
+
+def test_watchers_come_and_go(bench):
+    effects = Effects()
+    effects.rare.watchers = {(b"a" * 16, 1): True, (b"a" * 16, 3): True, (b"b" * 16, 1): True}
+    bench.put(effects)
+    gone = Effects()
+    gone.rare.watchers = {(b"a" * 16, 1): False, (b"c" * 16, 1): False}
+    bench.put(gone)
+    bench.restart()
+
+    assert bench.loaded.watchers == [(b"a" * 16, 3), (b"b" * 16, 1)]
+
+
 # --- queues: settings, windows, keys ----------------------------------------------------
 
 
@@ -938,18 +976,18 @@ def test_settings_windows_and_keys_come_back(bench):
     bench.accept(bench.job(1), bench.job(2, queue=2))
     effects = Effects()
     effects.rare.settings[1] = one
-    effects.rare.windows[1] = 4
+    effects.rare.windows[1] = (4, 7)
     effects.rare.timed_keys = {(1, "k"): held, (1, "gone"): held, (2, "\N{SNOWMAN}"): held}
     bench.put(effects)
     effects = Effects()
     effects.rare.timed_keys = {(1, "gone"): None, (2, "never"): None, (1, "a"): held}
-    effects.rare.windows[2] = 1
+    effects.rare.windows[2] = (1, 8)
     bench.put(effects)
 
     for _ in range(2):
         bench.restart()
         assert bench.loaded.queues == [(1, "queue-1", one), (2, "queue-2", DEFAULT_SETTINGS)]
-        assert bench.loaded.windows == [(1, 4), (2, 1)]
+        assert bench.loaded.windows == [(1, 4, 7), (2, 1, 8)]
         keys = [(1, "a", held), (1, "k", held), (2, "\N{SNOWMAN}", held)]
         assert bench.loaded.timed_keys == keys
         assert isinstance(bench.loaded.timed_keys[0][2], TimedKey)
@@ -983,7 +1021,7 @@ def test_nothing_stays_of_an_obliterated_queue_but_ids(bench, in_one):
     held = TimedKey(ours[0].id, 1, 9_000)
     effects = accepted(*ours, other)
     effects.rare.settings[1] = replace(DEFAULT_SETTINGS, paused=True)
-    effects.rare.windows = {1: 2, 2: 3}
+    effects.rare.windows = {1: (2, 9), 2: (3, 9)}
     effects.rare.timed_keys = {(1, "k"): held, (2, "k"): held}
     parts = [effects, removed(*ours), Effects()]
     parts[-1].rare.obliterated[1] = None
@@ -1011,7 +1049,7 @@ def test_nothing_stays_of_an_obliterated_queue_but_ids(bench, in_one):
         bench.restart()
         assert [queue[:2] for queue in bench.loaded.queues] == [(2, "queue-2"), (3, "queue-1")]
         assert all(queue[2] == DEFAULT_SETTINGS for queue in bench.loaded.queues)
-        assert bench.loaded.windows == [(2, 3)]
+        assert bench.loaded.windows == [(2, 3, 9)]
         assert bench.loaded.timed_keys == [(2, "k", held)]
         assert bench.loaded.tombstones_count == 3, "they count as plain ones now"
 
@@ -1197,7 +1235,7 @@ class Twins:
 
     def window(self, number: int, _: object) -> Effects:
         effects = Effects()
-        effects.rare.windows[self.alive[number % 2]] = number
+        effects.rare.windows[self.alive[number % 2]] = (number, 1)
         return effects
 
     def obliterate(self, number: int, _: object) -> Effects:

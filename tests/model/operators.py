@@ -99,30 +99,26 @@ class Operators:
 
     def beat(self, origin, items, worker, wait_ms):
         """Renews leases. Answered at once if one is over, or a cancel request is news to it."""
-        held = [self.held(*item) for item in items]
-        for job in filter(None, held):
-            job.lease.until, job.lease.suspect = self.mono + job.lease.ms, False
-        for older in [beat for beat in self.beats if beat.worker == worker]:
-            self.in_vain(older)
-        beat = N(origin=origin, items=items, worker=worker, until=self.mono + wait_ms)
-        news = any(job is None or (job.cancel and not job.lease.told) for job in held)
-        for job in filter(None, held):
-            job.lease.told = job.cancel
-        if news or not worker or not wait_ms:
-            return self.beaten(beat)
-        self.beats.append(beat)
-        return None
-
-    def beaten(self, beat, *directives):
-        """What the answer to a heartbeat says of its leases, again and again."""
-        said = []
-        for index, item in enumerate(beat.items):
+        said, news = [], False
+        for index, item in enumerate(items):
             job = self.held(*item)
             if job is None:
                 said.append((index, STALE))
-            elif job.lease.told:
+                news = True
+                continue
+            job.lease.until, job.lease.suspect = self.mono + job.lease.ms, False
+            if job.cancel:  # said each time
                 said.append((index, OK, "cancel_requested"))
-        return len(beat.items), tuple(said), directives
+                news = news or not job.lease.told
+                job.lease.told = True
+        for older in [beat for beat in self.beats if beat.worker == worker]:
+            self.answer(self.beats, older, (*older.body, ()))
+        body = len(items), tuple(said)
+        if news or not worker or not wait_ms:
+            return *body, ()
+        until = self.mono + wait_ms
+        self.beats.append(N(origin=origin, worker=worker, until=until, body=body))
+        return None
 
     def extend(self, job_id, token, lease_ms):
         job = self.held(job_id, token)
@@ -175,8 +171,7 @@ class Operators:
             elif silent:
                 suspects += 1
             job.lease.suspect = silent
-        self.sweep_ms = self.period()
-        self.sweep_at = self.mono + self.sweep_ms
+        self.sweep_at = self.mono + self.period()
         return suspects, stalled
 
     # --- operators: single jobs ------------------------------------------------------------------
@@ -194,7 +189,7 @@ class Operators:
                 job.cancel = True
                 for beat in [beat for beat in self.beats if beat.worker == job.lease.worker]:
                     if not job.lease.told:
-                        self.answer(self.beats, beat, self.beaten(beat, "beat"))
+                        self.answer(self.beats, beat, (*beat.body, ("beat",)))
                 return OK, "cancel_requested"
             case "promote", "delayed":
                 self.ready(job)
@@ -215,7 +210,7 @@ class Operators:
         """An ended job starts afresh, unless its unique key has another holder."""
         keys, unique = self.queues[job.queue].keys, job.o.unique
         key = keys.get(unique)
-        if key and key.owner != job.id and (key.until is None or key.until > self.wall):
+        if key and key.owner != job.id:
             return False
         if unique and not job.o.unique_ttl_ms:
             keys[unique] = N(owner=job.id, until=None)

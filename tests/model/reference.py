@@ -12,7 +12,7 @@ from math import inf
 from types import SimpleNamespace as N
 
 from pyq.errors import BadOption, Status
-from pyq.limits import SWEEP_MS_MAX, TIMEOUT_GRACE_MS
+from pyq.limits import TIMEOUT_GRACE_MS
 from pyq.options import check_options
 from pyq.settings import DEFAULT_SETTINGS
 from tests.model.operators import CONFLICT, ENDED, LIVE, MISSING, OK, STALE, Operators
@@ -23,7 +23,6 @@ __all__ = ["CONFLICT", "ENDED", "LIVE", "MISSING", "OK", "STALE", "Model"]
 class Model(Operators):
     def __init__(self):
         self.wall = self.mono = self.number = self.sweep_at = 0
-        self.sweep_ms = SWEEP_MS_MAX  # between the last sweep and the next
         self.jobs = {}  # whose record is kept, by id, in order of acceptance
         self.tombs = {}  # how a job ended, and its last lease
         self.queues = defaultdict(
@@ -45,6 +44,9 @@ class Model(Operators):
 
     def tick(self, wall, mono, late=False, core=None):
         self.wall, self.mono, self.just_ended = wall, mono, set()
+        for queue in self.queues.values():
+            held = {k: key for k, key in queue.keys.items() if not key.until or key.until > wall}
+            queue.keys = held
         due = [(job.run_at, self.ready, job) for job in self.all("delayed")]
         for job in self.all("waiting", "delayed"):
             if job.o.ttl_ms and not job.lease:
@@ -55,7 +57,7 @@ class Model(Operators):
         waits = (*self.pulls, *self.asks, *self.beats)
         self.do([(wait.until, self.in_vain, wait) for wait in waits], mono)
         self.tend(core or {})
-        if self.all("active") and mono >= self.sweep_at + self.sweep_ms:
+        if self.all("active") and mono >= self.sweep_at + self.period():
             self.sweep(late)  # nobody asked for it one period after it was due
         self.serve()
 
@@ -78,7 +80,7 @@ class Model(Operators):
         elif wait in self.asks:
             self.answer(self.asks, wait, self.outcome(wait.id))
         elif wait in self.beats:
-            self.answer(self.beats, wait, self.beaten(wait))
+            self.answer(self.beats, wait, (*wait.body, ()))
 
     def restart(self):
         """Leases keep their tokens and begin anew, the window counts as granted now."""
@@ -91,8 +93,7 @@ class Model(Operators):
             queue.window = [self.mono for _ in queue.window]
         for tomb in self.tombs.values():
             tomb.lingers_until = 0
-        self.sweep_ms = SWEEP_MS_MAX
-        self.sweep_at = self.mono + self.sweep_ms
+        self.sweep_at = self.mono + self.period()
 
     def answer(self, waiting, one, what):
         waiting.remove(one)
@@ -117,7 +118,7 @@ class Model(Operators):
             return Status.BAD_OPTION
         until = self.wall + o.unique_ttl_ms if o.unique_ttl_ms else None
         key = q.keys.get(o.unique)
-        if key and (key.until is None or key.until > self.wall):
+        if key:
             holder = self.jobs.get(key.owner)
             state = holder and holder.state
             if o.on_conflict != "replace" or state not in ("waiting", "delayed"):
@@ -209,7 +210,7 @@ class Model(Operators):
                 self.answer(self.pulls, pull, jobs)
 
     def lease(self, pull):
-        jobs, lease_ms = [], []
+        jobs, lease_ms, idle = [], [], not self.all("active")
         for queue in pull.queues:
             while len(jobs) < pull.jobs_max and (job := self.head(queue)):
                 job.state, job.attempt, job.updated_at = "active", job.attempt + 1, self.wall
@@ -223,6 +224,8 @@ class Model(Operators):
                 jobs.append(job)
         for job in jobs:
             self.begin(job, min(lease_ms))
+        if (idle and self.sweep_at <= self.mono) or self.mono + self.period() < self.sweep_at:
+            self.sweep_at = self.mono + self.period()
         return jobs
 
     def begin(self, job, lease_ms):
@@ -230,8 +233,6 @@ class Model(Operators):
         lease.ms, lease.until, lease.suspect, lease.told = lease_ms, 0, False, False
         lease.until = self.mono + lease_ms
         lease.timeout_at = self.mono + timeout_ms + TIMEOUT_GRACE_MS if timeout_ms else inf
-        due = self.mono + self.period()
-        self.sweep_at = due if self.sweep_at <= self.mono else min(self.sweep_at, due)
 
     # --- leases ---------------------------------------------------------------------------------
 
@@ -253,6 +254,7 @@ class Model(Operators):
         lease = past.lease
         if lease.end and not (how == "acked" and lease.end == "stalled" and lives):
             seen = lease.end == how and (again or lives or job_id in self.just_ended)
+            seen = seen and (job or past.word in ENDED)
             return (OK, "replayed") if seen else STALE
         if job.cancel:
             self.end(job, "cancelled")
@@ -262,7 +264,7 @@ class Model(Operators):
             job.result = result
             self.end(job, "completed")
         elif how == "failed":
-            job.result = result
+            job.result = job.result if result is None else result
             self.fail(job, error, "unrecoverable" if last else "exhausted", delay_ms)
         else:  # released: nothing is charged, and without a delay it keeps its place
             job.attempt, job.state, job.updated_at = job.attempt - 1, "waiting", self.wall

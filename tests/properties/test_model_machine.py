@@ -330,27 +330,25 @@ class ModelMachine(RuleBasedStateMachine):
     def pause(self, queue, paused, group):
         self.pair.send(Pause(self.origin("admin"), queue, paused, group))
 
-    @rule(queue=QUEUE, delayed=st.booleans(), limit=st.sampled_from([1, 1_000]))
-    def drain(self, queue, delayed, limit):
-        self.pair.pages(lambda after: Drain(self.origin("admin"), queue, delayed, after, limit))
-
     @rule(
         queue=QUEUE,
-        state=st.sampled_from([WAITING, DELAYED, COMPLETED, DEAD]),
-        older_ms=st.sampled_from([0, 1_000]),
+        what=st.sampled_from([None, None, *(WAITING, DELAYED, COMPLETED, DEAD), True, False]),
+        yes=st.booleans(),
         limit=st.sampled_from([1, 1_000]),
+        older_ms=st.sampled_from([0, 1_000]),
     )
-    def clean(self, queue, state, older_ms, limit):
-        self.pair.pages(
-            lambda after: Clean(self.origin("admin"), queue, state, older_ms, after, limit)
-        )
+    def remove(self, queue, what, yes, limit, older_ms):
+        """Drain (delayed ones, too?), clean a state, or obliterate (active ones, too?)."""
 
-    @rule(queue=QUEUE, force=st.booleans())
-    def obliterate(self, queue, force):
-        self.pair.pages(lambda after: Obliterate(self.origin("admin"), queue, force, after, 1_000))
+        def page(after):
+            origin = self.origin("admin")
+            if what is None:
+                return Drain(origin, queue, yes, after, limit)
+            if type(what) is bool:
+                return Obliterate(origin, queue, what, after, 1_000)
+            return Clean(origin, queue, what, older_ms, after, limit)
 
-    @rule(queue=QUEUE)
-    def look(self, queue):
+        self.pair.pages(page)
         self.pair.send(DeadStats(self.origin("admin"), queue))
 
     # --- the world ------------------------------------------------------------------------------

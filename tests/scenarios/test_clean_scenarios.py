@@ -381,6 +381,7 @@ def test_events_tell_of_each_job(shard):
     epoch, after, _, _ = events(shard).body
     obliterate(shard)
     told = events(shard, epoch=epoch, after=after).body[3]
+    told = [row for row in told if row[1] != "paused"]  # which an obliterate does first
     assert [(row[1], row[5], row[6]) for row in told] == [
         ("removed", "a", ("removed",)),
         ("removed", "b", ("removed",)),

@@ -389,6 +389,19 @@ def test_after_lowering_the_number_no_new_lease_exceeds_it(shard, interrupt, may
     assert settle_all(shard) == "b"
 
 
+def test_lowering_the_number_leaves_the_order_to_those_that_ran(shard, maybe_restart):
+    """The first waits hidden, while the second holds the group in its backoff."""
+    configure(shard, group_concurrency=2)
+    push(shard, *"ab", group="g")
+    a, b = runs(shard).jobs
+    fail(shard, b, retry_in_ms=500)
+    release(shard, a)
+    configure(shard, group_concurrency=1)
+    maybe_restart()
+    tick(shard, at=500)
+    assert len(runs(shard).jobs) == 1, "and a restart would expose the same one"
+
+
 def test_a_member_hidden_after_it_ran_may_be_put_off(shard, maybe_restart):
     configure(shard, group_concurrency=2)
     pushed = push(shard, *"ab", group="g")

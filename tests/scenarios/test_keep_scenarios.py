@@ -42,7 +42,7 @@ def kept(shard):
     return "".join(seen["name"] for seen in page(shard, state=COMPLETED)[0])
 
 
-# --- the settings of a queue ----------------------------------------------------------------------
+# --- the settings of a queue ----------------------------------------------------------
 
 
 def test_a_queue_keeps_as_many_as_it_says(shard, maybe_restart):
@@ -116,7 +116,7 @@ def test_an_age_leaves_an_empty_queue_alone(shard):
     assert shard.shard.next_wakeup(shard.clock.now()) is None
 
 
-# --- the options of a job ---------------------------------------------------------------------------
+# --- the options of a job -------------------------------------------------------------
 
 
 def test_a_job_may_be_kept_for_its_own_time(shard, maybe_restart):
@@ -220,7 +220,7 @@ def test_jobs_of_one_message_complete_in_its_order(shard):
     assert kept(shard) == "ab", "nothing completed later than b"
 
 
-# --- jobs that are not kept ---------------------------------------------------------------------
+# --- jobs that are not kept -----------------------------------------------------------
 
 
 def test_the_result_of_a_job_that_is_not_kept_lingers_for_ten_seconds(shard):
@@ -249,7 +249,7 @@ def test_a_dead_job_stays_although_it_would_not_be_kept(shard, maybe_restart):
     assert view(shard, pushed.id)["state"] == "dead"
 
 
-# --- together with retry and clean ----------------------------------------------------------------
+# --- together with retry and clean ----------------------------------------------------
 
 KEPT_HOW = [{}, {"keep_count": 1}, {"keep_ms": MINUTE}]
 

@@ -6,9 +6,10 @@ The one place in the tests that looks into the structures of the core.
 from collections import Counter
 from typing import Any
 
-from pyq.job import ACTIVE, COMPLETED, DELAYED, WAITING, JobState
+from pyq.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, WAITING, JobState
 from pyq.limits import EVENTS_MAX, HISTORY_MAX
 from pyq.routes import shard_of, slot_of
+from shardnode.core.dependencies import failure_of, is_released
 from shardnode.core.effects import Now, Stored
 from shardnode.core.heap import STALE_MIN, STALE_SHARE, ReadyLine
 from shardnode.core.queues import holds_group
@@ -17,7 +18,7 @@ from shardnode.core.shard import Shard
 from shardnode.core.state import Job, LeaseEnd, QueueState, ShardState
 from shardnode.storage.store import Store
 
-LIVE = (WAITING, DELAYED, ACTIVE)
+LIVE = (WAITING, DELAYED, BLOCKED, ACTIVE)
 
 
 def check_invariants(shard: Shard, store: Store, now: Now) -> None:
@@ -33,6 +34,7 @@ def check_invariants(shard: Shard, store: Store, now: Now) -> None:
     _check_waiting_callers(state)
     _check_timers(state)
     _check_events(state)
+    _check_dependencies(state, records)
     _check_records(state, store, records)
     _check_rebuilt(state, store, now)
 
@@ -102,11 +104,13 @@ def _check_identity(state: ShardState, records: dict[int, Job]) -> None:
         custom = {job.options.job_id: job for job in _live(state, queue) if job.options.job_id}
         assert queue.custom == custom, "custom ids differ from the live jobs that have one (I17)"
         completed = {job.seq for job in mine if job.state is COMPLETED}
+        due = {seq for seq, is_due in state.pinned.items() if is_due} & completed
         own = {
             job.seq
             for job in mine
             if job.state is COMPLETED and (job.options.keep_ms or job.options.keep_count)
-        }
+        } - due
+        completed -= due
         assert queue.kept.keys() == own, "jobs that say how long they are kept"
         assert sorted(queue.finished) == sorted(completed - own), "finished is not its records"
         assert queue.finished.count == len(completed - own)
@@ -178,9 +182,41 @@ def _check_limits(state: ShardState, now: Now) -> None:
     for queue in state.queues.values():
         settings = queue.settings
         assert queue.limited == settings.limited
-        if settings.rate_max and queue.parked and queue.line.count and not settings.paused:
+        served = queue.parked and queue.line.count and not settings.paused and not state.disk_low
+        if settings.rate_max and served:
             full = queue.window.room(now.mono_ms, settings.rate_max, settings.rate_per_ms) <= 0
             assert not full or queue.window_at is not None, "nobody looks when the window opens"
+
+
+def _check_dependencies(state: ShardState, records: dict[int, Job]) -> None:
+    assert not state.unsettled, "a blocked job was not looked at"
+    dependents: dict[bytes, set[int]] = {}
+    for job in state.jobs.values():
+        for dep_id in job.options.depends_on:
+            dependents.setdefault(dep_id, set()).add(job.seq)
+        if job.options.depends_on:
+            assert job.detail is not None
+            assert len(job.detail.settled) == len(job.options.depends_on)
+    for job_id, awaited in state.awaited.items():
+        assert awaited.jobs.keys() == dependents.pop(job_id, set()), "who waits for whom"
+        assert awaited.jobs or awaited.shards, "a job is awaited by nobody"
+        for seq, job in awaited.jobs.items():
+            assert state.jobs[job.id] is job, "a dependent that was replaced"
+            assert job.seq == seq
+        if awaited.seq:
+            assert awaited.seq in state.pinned
+    assert not dependents, "a dependency that nobody awaits"
+    for seq in state.pinned:
+        assert records[seq].state is COMPLETED, "a pinned job without a record (I33)"
+        assert state.awaited[records[seq].id].seq == seq
+    if not state.fallout:
+        for job in state.jobs.values():
+            if job.state is BLOCKED:
+                assert not is_released(job), "a job is blocked by nothing (I29)"
+                assert failure_of(job) is None, "a job waits for one that failed (I29)"
+    for bag in state.mail.values():
+        numbers = [number for number, _ in bag.rows]
+        assert numbers == list(range(bag.sent - len(numbers) + 1, bag.sent + 1)), "I27"
 
 
 def _check_events(state: ShardState) -> None:
@@ -243,7 +279,8 @@ def _check_waiting_callers(state: ShardState) -> None:
     assert all(state.results.values()), "an empty list of those who wait for a result"
     assert set(state.results) <= set(state.jobs), "somebody waits for the end of an ended job"
     readers = [parked for parked in state.events.readers if not parked.done]
-    parked_count = len(state.parked) + len(beats) + len(results) + len(readers)
+    relays = [parked for parked in state.relays if not parked.done]
+    parked_count = sum(map(len, (state.parked, beats, results, readers, relays)))
     assert state.parked_count == parked_count, "parked_count drifts (P16)"
 
 
@@ -253,7 +290,7 @@ def _check_timers(state: ShardState) -> None:
         if job.state is DELAYED:
             assert job.run_at > 0
             assert (job.run_at, job.seq) in due, "a delayed job that nothing wakes"
-        else:
+        elif job.state is not BLOCKED:
             assert job.run_at == 0, "a job that is not delayed has a due time"
     expiring = {
         entry[-1].seq for entry in state.timers.expiring._entries if entry[-1].lease is None
@@ -287,7 +324,9 @@ def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
     """What a restart would know is what is known (I1)."""
     other = ShardState(state.shard, state.shards_count, state.epoch + 1)
     queues = [(n, queue.name, queue.settings) for n, queue in state.queues_by_number.items()]
-    restore_queues(other, Loaded(0, state.counter, 0, queues, [], []), now)
+    watchers = [(job_id, n) for job_id, known in state.awaited.items() for n in known.shards]
+    known = Loaded(0, state.counter, 0, queues, [], [], [], [], watchers)
+    restore_queues(other, known, now)
     restore_jobs(other, store.jobs(other.queues_by_number), now)
     assert other.jobs.keys() == state.jobs.keys()
     assert other.processing.keys() == state.processing.keys()
@@ -303,7 +342,10 @@ def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
             job.seq for job in live_line(queue.line)
         ], f"the line of {name} would have another order after a restart"
         assert twin.custom.keys() == queue.custom.keys()
-        assert twin.finished.count == queue.finished.count
+        due_count = sum(
+            is_due and seq in set(twin.finished) for seq, is_due in state.pinned.items()
+        )  # kept for dependents only: the next pass after a restart notes it again
+        assert twin.finished.count == queue.finished.count + due_count
         assert twin.unique.keys() == queue.unique.keys()
         assert twin.groups.keys() == queue.groups.keys()
         for key, group in queue.groups.items():
@@ -323,10 +365,14 @@ def what_records_keep(state: ShardState) -> dict[str, Any]:
             queue.settings,
             dict(queue.timed_keys),
             list(queue.counts),
-            min(queue.window.count, queue.settings.rate_max),
         )
         for queue in state.queues.values()
-    } | {"": (state.counter, state.tombstones_count)}
+    } | {
+        "": (state.counter, state.tombstones_count),
+        "mail": {n: (bag.sent, list(bag.rows)) for n, bag in state.mail.items() if bag.sent},
+        "received": {n: number for n, number in state.received.items() if number},
+        "watchers": {job_id: sorted(a.shards) for job_id, a in state.awaited.items() if a.shards},
+    }
 
 
 def _live(state: ShardState, queue: QueueState) -> list[Job]:

@@ -16,6 +16,7 @@ from pyq.job import JobState
 from pyq.limits import FRAME_BYTES_MAX, LEASE_MS_DEFAULT
 from pyq.messages import (
     Ack,
+    Block,
     Cancel,
     Change,
     Clean,
@@ -23,6 +24,7 @@ from pyq.messages import (
     Configure,
     Counts,
     DeadStats,
+    Deliver,
     Drain,
     Events,
     Extend,
@@ -36,6 +38,7 @@ from pyq.messages import (
     NewJob,
     Obliterate,
     Origin,
+    Outbox,
     Pause,
     Ping,
     Progress,
@@ -48,6 +51,8 @@ from pyq.messages import (
     Result,
     Retry,
     Return,
+    Row,
+    States,
     Stats,
     StopWorkers,
     Sweep,
@@ -81,7 +86,7 @@ VERBS: dict[type, Verb] = {
         Push, Pull, Unpull, Return, Ack, Fail, Release, Heartbeat, Extend, Progress,
         Get, List, Counts, Result, Sweep, Workers, Goodbye, Retry, Cancel, Purge,
         Ping, Stats, Promote, Update, Configure, Pause, Drain, Clean, Obliterate,
-        Log, Logs, Events,
+        Log, Logs, Events, Block, States, Outbox, Deliver,
     )
 } | {StopWorkers: Verb.STOP_WORKERS, DeadStats: Verb.DEAD_STATS}  # fmt: skip
 
@@ -628,6 +633,30 @@ def events(
 ) -> Call:
     command = Events(rig.origin("reader"), queue, epoch, after, limit, wait_ms)
     return rig.send(command, at=at)[0]
+
+
+def block(rig: Rig, job: Leased, *dep_ids: bytes, at: int | None = None) -> Call:
+    return rig.send(Block(rig.origin("worker-b"), [(job.id, job.token, dep_ids)]), at=at)[0]
+
+
+def states(rig: Rig, *job_ids: bytes) -> Call:
+    return rig.send(States(rig.origin("admin"), [(job_id,) for job_id in job_ids]))[0]
+
+
+def outbox(
+    rig: Rig,
+    *confirmed: tuple[int, int],
+    skipped: Sequence[int] = (),
+    limit: int = 1_000,
+    wait_ms: int = 0,
+    at: int | None = None,
+) -> Call:
+    command = Outbox(rig.origin("relay"), confirmed, skipped, limit, wait_ms)
+    return rig.send(command, at=at)[0]
+
+
+def deliver(rig: Rig, source: int, first: int, *rows: Row, at: int | None = None) -> Call:
+    return rig.send(Deliver(rig.origin("relay"), source, first, rows), at=at)[0]
 
 
 def unpull(rig: Rig, parked: Call, at: int | None = None) -> Call:

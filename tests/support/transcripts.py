@@ -162,7 +162,9 @@ class Stage:
             return " ".join(f"{name}={self.shown(call.body[0][name])}" for name in names)
         if isinstance(call.command, _BATCHES):
             count, exceptions, *more = call.body
-            said = [f"{at}: {Status(code).name} {self.shown(what)}" for at, code, what in exceptions]
+            said = [
+                f"{at}: {Status(code).name} {self.shown(what)}" for at, code, what in exceptions
+            ]
             return " ".join([f"{count}", *said, *(self.shown(part) for part in more if part)])
         if isinstance(call.command, Get | List):
             views, *more = call.body
@@ -337,9 +339,7 @@ _COMMANDS: dict[str, Callable[[Stage, Origin, Words, Fields], Command]] = {
     "heartbeat": _heartbeat,
     "extend": _holders(Extend, "lease_ms", 0),
     "progress": _holders(Progress, "value", ""),
-    "log": lambda s, o, w, f: Log(
-        o, [(*s.holding(w[0], f), f.get("first", 1), tuple(w[1:]))]
-    ),
+    "log": lambda s, o, w, f: Log(o, [(*s.holding(w[0], f), f.get("first", 1), tuple(w[1:]))]),
     "logs": lambda s, o, w, f: Logs(o, s.ids[w[0]], **f),
     "cancel": _ids(Cancel),
     "purge": _ids(Purge),

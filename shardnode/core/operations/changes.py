@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pyq.errors import Status
-from pyq.job import ACTIVE, DELAYED, WAITING
+from pyq.job import ACTIVE, BLOCKED, DELAYED, WAITING
 from pyq.messages import Change, Promote, Reply, Update, batch_answer
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored
 from shardnode.core.lifecycle import become_delayed, become_ready
@@ -24,6 +24,9 @@ def promote(state: ShardState, command: Promote, now: Now, found: Found | None) 
             exceptions.append(_refusal(state, index, job_id, found, "delayed"))
         elif job.state is DELAYED:
             become_ready(state, job, now, effects)
+        elif job.state is BLOCKED:
+            sentence = "the job is blocked: jobs it depends on have not completed"
+            exceptions.append([index, Status.CONFLICT, sentence])
         else:
             exceptions.append([index, Status.OK, ["again", job.state.word]])
     body = batch_answer(len(command.items), exceptions)
@@ -90,6 +93,10 @@ def _reprioritise(state: ShardState, job: Job, priority: int, effects: Effects) 
 
 
 def _reschedule(state: ShardState, job: Job, run_at: int, now: Now, effects: Effects) -> None:
+    if job.state is BLOCKED:
+        job.run_at = run_at if run_at > now.wall_ms else 0
+        effects.changed[job.seq] = job
+        return
     if job.state is DELAYED:
         if run_at > now.wall_ms:
             postpone(state, job, run_at, now, effects)

@@ -8,6 +8,7 @@ from pyq.errors import Status
 from pyq.job import DEAD
 from pyq.limits import RETENTION_JOBS_MAX
 from pyq.messages import NO_FILTERS, DeadStats, Reply, Retry, Tend, batch_answer
+from shardnode.core.dependencies import await_jobs
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Page, Stored
 from shardnode.core.keys import holder_id, take_key
 from shardnode.core.lifecycle import remove_ended, revive
@@ -137,5 +138,11 @@ def _may_live(job: Job) -> bool:
 
 def _start_afresh(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
     revive(state, job, now, effects)
+    if job.options.depends_on:  # as if it were new: those it depends on are asked again
+        job.need_detail().settled = bytes(len(job.options.depends_on))
+        await_jobs(state, job, job.options.depends_on, effects)
+        state.rewatch_at = now.mono_ms
+        if job.options.dep_timeout_ms:
+            state.timers.block(job)
     if job.options.unique and not job.options.unique_ttl_ms:  # a timed one is held to its time
         take_key(state, job, now, effects)

@@ -5,15 +5,17 @@ from typing import Any, TypeAlias
 
 from pyq.errors import BadOption, Status
 from pyq.ids import time_of_id
-from pyq.job import DELAYED, WAITING, JobState, Verdict
+from pyq.job import BLOCKED, DELAYED, WAITING, JobState, Verdict
 from pyq.limits import QUEUES_MAX
 from pyq.messages import NewJob, Push, Reply, batch_answer, error_body
 from pyq.options import DEFAULT_OPTIONS, Options, check_options
 from pyq.routes import shard_of, slot_of
 from pyq.wire import Flag
+from shardnode.core.dependencies import await_jobs
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
 from shardnode.core.keys import extend_key, holder_id, take_key
 from shardnode.core.lifecycle import open_queue, remove
+from shardnode.core.operations.blocking import look_up, pin_completed
 from shardnode.core.operations.changes import postpone
 from shardnode.core.queues import enter_new, wake
 from shardnode.core.state import Job, QueueState, ShardState, new_job
@@ -58,7 +60,9 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
                 exceptions.append(known or [index, Status.BAD_OPTION, str(options)])
                 continue
             common = options
-            special = repeated or bool(options.job_id or options.unique or options.ttl_ms)
+            special = repeated or bool(
+                options.job_id or options.unique or options.ttl_ms or options.depends_on
+            )
             grouped = grouped or bool(options.group)
             run_at, job_state = _due(options, wall_ms)
         if special or job_id in jobs:
@@ -68,6 +72,9 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
                 exception = [index, Status.DISK_FULL, state.disk_sentence]
             if exception is None and options.ttl_ms and run_at >= wall_ms + options.ttl_ms:
                 exception = [index, Status.BAD_OPTION, _TTL_TOO_SHORT]
+            settled = b""
+            if exception is None and options.depends_on:
+                settled, exception = look_up(state, index, job_id, options.depends_on, found)
             if exception is None and options.unique:
                 # The holder of its key may be among those accepted just now.
                 _line_up(state, queue, accepted[lined_up:], grouped, now)
@@ -81,6 +88,8 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
             continue
         seq += 1
         job = new_job(seq, job_id, queue, name, options, len(payload), wall_ms, run_at, job_state)
+        if options.depends_on:
+            _block(state, job, settled, found, effects)
         jobs[job_id] = job
         accepted.append(job)
         payloads.append(payload)
@@ -129,6 +138,8 @@ def _line_up(
             if job.state is DELAYED:
                 queue.counts[DELAYED] += 1
                 state.timers.delay(job)
+            elif job.state is BLOCKED:
+                queue.counts[BLOCKED] += 1
     if ready:
         wake(state, queue)
     if state.events.on:
@@ -191,6 +202,9 @@ def _unknown_keys(
             keys.append(("job", job_id))
         if options.job_id and queue is not None and options.job_id not in queue.custom:
             keys.append(("custom", queue.number, options.job_id))
+        for dep_id in options.depends_on:
+            if state.owns(dep_id) and dep_id not in state.jobs:
+                keys.append(("job", dep_id))
         if options.unique and queue is not None:
             holder = holder_id(queue, options.unique)
             if holder is not None and holder not in state.jobs:
@@ -232,6 +246,18 @@ def _known(
     return None
 
 
+def _block(state: ShardState, job: Job, settled: bytes, found: Found, effects: Effects) -> None:
+    """An accepted job waits for others; it is looked at once more before the turn ends."""
+    job.state = BLOCKED
+    job.need_detail().settled = settled
+    effects.changed[job.seq] = job
+    await_jobs(state, job, job.options.depends_on, effects)
+    pin_completed(state, job.options.depends_on, found)
+    state.unsettled.append(job)
+    if job.options.dep_timeout_ms:
+        state.timers.block(job)
+
+
 def _word(known: Tombstone) -> str:
     """Return what is said of a job of which only the tombstone is left."""
     return known.verdict.word if known.verdict >= Verdict.REMOVED else "forgotten"
@@ -263,7 +289,7 @@ def _key_held(
         elif isinstance(known, Tombstone):
             word = _word(known)
         return [index, Status.OK, ["exists", job_id, word, False]]
-    if options.on_conflict == "replace" and holder.state in (WAITING, DELAYED):
+    if options.on_conflict == "replace" and holder.state in (WAITING, DELAYED, BLOCKED):
         remove(state, holder, Verdict.REPLACED, now, effects)
         return None
     if options.on_conflict == "extend" and holder.state is DELAYED and run_at > holder.run_at:

@@ -26,10 +26,13 @@ from pyq.messages import (
     Reply,
     Result,
     ResultRef,
+    States,
     Stats,
+    batch_answer,
     error_body,
 )
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Page, Stored, Tombstone
+from shardnode.core.operations.removal import not_found
 from shardnode.core.queues import waiting_by_priority
 from shardnode.core.state import Job, ParkedResult, QueueState, ShardState
 
@@ -109,6 +112,30 @@ def _count_entry(queue: QueueState, priorities: bool) -> list[object]:
         highest = islice(waiting_by_priority(queue).items(), PRIORITIES_MAX)
         entry.append([[priority, count] for priority, count in highest])
     return entry
+
+
+def states(state: ShardState, command: States, now: Now, found: Found | None) -> Effects | Need:
+    """Where jobs are, item by item."""
+    if found is None:
+        keys: list[Key] = [
+            ("job", job_id) for (job_id,) in command.items if job_id not in state.jobs
+        ]
+        if keys:
+            return Need(keys)
+    answers: list[list[object]] = []
+    for index, (job_id,) in enumerate(command.items):
+        job = state.jobs.get(job_id)
+        known = (found or {}).get(("job", job_id))
+        if job is not None:
+            answers.append([index, Status.OK, job.state.word])
+        elif isinstance(known, Stored):
+            answers.append([index, Status.OK, known.job.state.word])
+        elif isinstance(known, Tombstone):
+            answers.append([index, Status.OK, known.verdict.word])
+        else:
+            answers.append(not_found(state, index, job_id))
+    body = batch_answer(len(command.items), answers)
+    return Effects(replies=[Reply(command.origin, Status.OK, body)])
 
 
 def result(state: ShardState, command: Result, now: Now, found: Found | None) -> Effects | Need:
@@ -206,7 +233,7 @@ def _weight(stored: Stored, want: int) -> int:
     if detail is not None:
         texts += len(detail.error) + len(detail.traceback) + len(detail.progress)
         texts += sum(len(entry[2]) + 8 for entry in detail.history)
-    weight = 1_024 + 4 * texts
+    weight = 1_024 + 4 * texts + 32 * len(options.depends_on)
     if want & WANT_PAYLOAD:
         weight += job.size
     if want & WANT_RESULT:
@@ -245,6 +272,8 @@ def view(stored: Stored, want: int) -> dict[str, Any]:
         "tags": list(job.options.tags),
         "meta": job.options.meta or None,
         "cancel_requested": job.cancel_requested,
+        "depends_on": _dependencies(job),
+        "on_dep_fail": job.options.on_dep_fail,
         "error": detail.error if detail and detail.error else None,
         "traceback": detail.traceback if detail and detail.traceback else None,
         "reason": detail.reason if detail and detail.reason else None,
@@ -256,6 +285,15 @@ def view(stored: Stored, want: int) -> dict[str, Any]:
     if want & WANT_RESULT:
         body["result"] = ResultRef(job.seq) if stored.result_bytes is not None else None
     return body
+
+
+def _dependencies(job: Job) -> list[list[object]]:
+    """Return the jobs this one depends on, with a word for how each ended, or `pending`."""
+    settled = job.detail.settled if job.detail is not None else b""
+    return [
+        [dep_id, Verdict(verdict).word if verdict else "pending"]
+        for dep_id, verdict in zip(job.options.depends_on, settled, strict=False)
+    ]
 
 
 def _expires_at(job: Job) -> int | None:

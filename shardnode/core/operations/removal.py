@@ -4,8 +4,10 @@ The tombstone stays, so that nothing comes back by a late repeat. Of a running j
 wish to cancel it is noted: it is removed when its worker confirms, or its lease ends.
 """
 
+from dataclasses import replace
+
 from pyq.errors import Status
-from pyq.job import ACTIVE, DEAD, DELAYED, WAITING, Verdict
+from pyq.job import ACTIVE, BLOCKED, DEAD, DELAYED, WAITING, Verdict
 from pyq.messages import (
     CANCEL_REQUESTED,
     NO_FILTERS,
@@ -21,6 +23,7 @@ from pyq.messages import (
 from pyq.wire import Flag
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Page, Stored, Tombstone
 from shardnode.core.lifecycle import end_lease, remove, remove_ended
+from shardnode.core.operations.settings import apply_settings
 from shardnode.core.operations.workers import tell_to_cancel
 from shardnode.core.state import Job, LeaseEnd, QueueState, ShardState
 
@@ -81,7 +84,7 @@ def drain(state: ShardState, command: Drain, now: Now, found: Found | None) -> E
     queue = state.queues.get(command.queue)
     if queue is None:
         return _answer(command, 0, None)
-    wanted = (WAITING, DELAYED) if command.delayed else (WAITING,)
+    wanted = (WAITING, DELAYED, BLOCKED) if command.delayed else (WAITING,)
     if not any(queue.counts[s] for s in wanted):
         return _answer(command, 0, None)
     state_filter = 0 if command.delayed else WAITING
@@ -113,7 +116,11 @@ def clean(state: ShardState, command: Clean, now: Now, found: Found | None) -> E
     assert isinstance(page, Page)
     effects = Effects()
     before = now.wall_ms - command.older_ms
-    old = [stored.job for stored in page.jobs if stored.job.updated_at <= before]
+    old = [
+        stored.job
+        for stored in page.jobs
+        if stored.job.updated_at <= before and stored.job.seq not in state.pinned
+    ]
     for job in old:
         _throw_away(state, job, now, effects)
     effects.replies.append(Reply(command.origin, Status.OK, [len(old), page.next_after]))
@@ -138,6 +145,8 @@ def obliterate(
     assert isinstance(page, Page)
     assert isinstance(named_count, int)
     effects = Effects()
+    if not queue.settings.paused:  # or jobs would be leased between two pages
+        apply_settings(state, queue, replace(queue.settings, paused=True), now, effects)
     for stored in page.jobs:
         _throw_away(state, stored.job, now, effects)
     next_after = page.next_after

@@ -4,23 +4,22 @@ All but LOGS carry the token; a stale one changes nothing. Every batch is answer
 """
 
 from pyq.errors import Status
-from pyq.job import ACTIVE
 from pyq.limits import LOG_LINES_MAX
 from pyq.messages import Extend, Log, Logs, Progress, Reply, batch_answer, error_body
 from shardnode.core.effects import Effects, Found, Need, Now, Stored
-from shardnode.core.operations.settle import stale
-from shardnode.core.state import Job, Lease, ShardState
+from shardnode.core.operations.settle import held, stale
+from shardnode.core.state import ShardState
 
 
 def extend(state: ShardState, command: Extend, now: Now) -> Effects:
     """The lease lasts `lease_ms` from now on, unless a heartbeat sets it anew."""
     exceptions: list[list[object]] = []
     for index, (job_id, token, lease_ms) in enumerate(command.items):
-        held = _held(state, job_id, token)
-        if held is None:
+        holding = held(state, job_id, token)
+        if holding is None:
             exceptions.append(stale(state, index, job_id))
             continue
-        _, lease = held
+        _, lease = holding
         lease.beat_at = now.mono_ms + lease_ms - lease.grant.lease_ms
         lease.suspect = False
     body = batch_answer(len(command.items), exceptions)
@@ -32,11 +31,11 @@ def progress(state: ShardState, command: Progress, now: Now) -> Effects:
     effects = Effects()
     exceptions: list[list[object]] = []
     for index, (job_id, token, value) in enumerate(command.items):
-        held = _held(state, job_id, token)
-        if held is None:
+        holding = held(state, job_id, token)
+        if holding is None:
             exceptions.append(stale(state, index, job_id))
             continue
-        job, _ = held
+        job, _ = holding
         job.need_detail().progress = value
         effects.changed[job.seq] = job
         if state.events.on:
@@ -51,11 +50,11 @@ def log(state: ShardState, command: Log, now: Now) -> Effects:
     effects = Effects()
     exceptions: list[list[object]] = []
     for index, (job_id, token, first, lines) in enumerate(command.items):
-        held = _held(state, job_id, token)
-        if held is None:
+        holding = held(state, job_id, token)
+        if holding is None:
             exceptions.append(stale(state, index, job_id))
             continue
-        job, lease = held
+        job, lease = holding
         detail = job.need_detail()
         if detail.lines_fence != lease.grant.fence:
             detail.lines_fence, detail.lines_taken = lease.grant.fence, 0
@@ -95,14 +94,6 @@ def logs(state: ShardState, command: Logs, now: Now, found: Found | None) -> Eff
     next_after = lines[-1][0] if len(lines) == command.limit else None
     body = [[list(row) for row in lines], next_after]
     return Effects(replies=[Reply(command.origin, Status.OK, body)])
-
-
-def _held(state: ShardState, job_id: bytes, token: bytes) -> tuple[Job, Lease] | None:
-    """Return the job and its lease if the token is the one of a lease that is held."""
-    job = state.jobs.get(job_id)
-    if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
-        return None
-    return job, job.lease
 
 
 def _refused(command: Logs, status: Status, sentence: str) -> Effects:

@@ -19,7 +19,7 @@ from shardnode.core.lifecycle import (
     remove,
     retry_or_kill,
 )
-from shardnode.core.state import Job, LeaseEnd, ShardState
+from shardnode.core.state import Job, Lease, LeaseEnd, ShardState
 
 STALE = "the lease of this attempt has ended"
 REPLAYED = "replayed"
@@ -138,6 +138,14 @@ def release(state: ShardState, command: Release, now: Now, found: Found | None) 
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
     return effects
+
+
+def held(state: ShardState, job_id: bytes, token: bytes) -> tuple[Job, Lease] | None:
+    """Return the job and its lease if the token is the one of a lease that is held."""
+    job = state.jobs.get(job_id)
+    if job is None or job.state is not ACTIVE or job.lease is None or job.lease.token != token:
+        return None
+    return job, job.lease
 
 
 def stale(state: ShardState, index: int, job_id: bytes) -> list[object]:

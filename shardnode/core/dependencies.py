@@ -1,0 +1,164 @@
+"""Dependencies: who waits for whom, and what the end of a job means to those who wait for it.
+
+A job that others depend on is awaited, wherever it lives. Its record is kept until the last
+of them has ended, so that they can read its result. Ends are not passed on at once but in
+`settle_fallout`, so that a chain of any length is no recursion and no turn is too long.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from pyq.ids import id_to_text, slot_of_id
+from pyq.job import BLOCKED, COMPLETED, Verdict
+from pyq.limits import ERROR_BYTES_MAX, SETTLED_MAX
+from pyq.messages import RESOLVE, UNWATCH, WATCH, Row
+from pyq.routes import shard_of
+from shardnode.core.effects import Effects
+from shardnode.core.mail import post
+from shardnode.core.state import Awaited, Job, ShardState
+
+DONE = int(Verdict.COMPLETED)
+UNKNOWN = int(Verdict.REMOVED)  # what is said of a job that nobody knows
+
+
+def shard_of_job(state: ShardState, job_id: bytes) -> int:
+    """Return the number of the shard on which a job lives."""
+    return shard_of(slot_of_id(job_id), state.shards_count)
+
+
+def await_jobs(state: ShardState, job: Job, dep_ids: Sequence[bytes], effects: Effects) -> None:
+    """A live job depends on others from now on."""
+    for dep_id in dep_ids:
+        awaited = state.awaited.get(dep_id)
+        if awaited is None:
+            awaited = state.awaited[dep_id] = Awaited()
+        first = not awaited.jobs
+        awaited.jobs[job.seq] = job
+        if first and not state.owns(dep_id):
+            post(state, shard_of_job(state, dep_id), Row(WATCH, dep_id), effects)
+
+
+def forget_all(state: ShardState, job: Job, effects: Effects) -> None:
+    """A job has ended: what it depended on is awaited by one job less."""
+    for dep_id in job.options.depends_on:
+        awaited = state.awaited.get(dep_id)
+        if awaited is None or awaited.jobs.pop(job.seq, None) is None or awaited.jobs:
+            continue
+        if not state.owns(dep_id):
+            post(state, shard_of_job(state, dep_id), Row(UNWATCH, dep_id), effects)
+        if not awaited.shards:
+            _let_go(state, dep_id, awaited, effects)
+
+
+def watch(state: ShardState, job_id: bytes, shard: int, effects: Effects) -> None:
+    """Another shard has jobs that depend on this one."""
+    awaited = state.awaited.get(job_id)
+    if awaited is None:
+        awaited = state.awaited[job_id] = Awaited()
+    if shard not in awaited.shards:
+        awaited.shards[shard] = None
+        effects.rare.watchers[job_id, shard] = True
+
+
+def unwatch(state: ShardState, job_id: bytes, shard: int, effects: Effects) -> None:
+    """Another shard has no more jobs that depend on this one."""
+    awaited = state.awaited.get(job_id)
+    if awaited is None or shard not in awaited.shards:
+        return
+    del awaited.shards[shard]
+    effects.rare.watchers[job_id, shard] = False
+    if not awaited.jobs and not awaited.shards:
+        _let_go(state, job_id, awaited, effects)
+
+
+def pin(state: ShardState, job: Job, due: bool) -> None:
+    """The record of a completed job is kept for those who depend on it.
+
+    `due`: but for them it would have been forgotten.
+    """
+    awaited = state.awaited[job.id]
+    awaited.seq, awaited.queue = job.seq, job.queue
+    state.pinned[job.seq] = due
+
+
+def unpin(state: ShardState, job: Job) -> bool:
+    """The record of a job is needed no more, or becomes another; returns whether it was due."""
+    awaited = state.awaited.get(job.id)
+    if awaited is not None:
+        awaited.seq = 0
+    return state.pinned.pop(job.seq, False)
+
+
+def tell(state: ShardState, job_id: bytes, verdict: int, error: str, effects: Effects) -> None:
+    """A job has ended: other shards are told, dependents of this one are settled soon."""
+    awaited = state.awaited.get(job_id)
+    if awaited is None:
+        return
+    row = Row(RESOLVE, job_id, verdict, error[: ERROR_BYTES_MAX // 16])
+    for shard in awaited.shards:
+        post(state, shard, row, effects)
+    if awaited.jobs:
+        state.fallout.append((job_id, verdict, row.error))
+
+
+def take_fallout(state: ShardState) -> list[tuple[Job, int, int, str]]:
+    """Return a bounded number of (dependent, place, verdict, error): edges to be settled now."""
+    edges: list[tuple[Job, int, int, str]] = []
+    while state.fallout and len(edges) < SETTLED_MAX:
+        job_id, verdict, error = state.fallout[0]
+        awaited = state.awaited.get(job_id)
+        waiting = _unsettled(awaited, job_id, verdict) if awaited is not None else []
+        part = list(islice(waiting, SETTLED_MAX - len(edges)))
+        edges += [(job, place, verdict, error) for job, place in part]
+        if len(part) == len(waiting):
+            state.fallout.popleft()
+        else:
+            break
+    return edges
+
+
+def settle(job: Job, place: int, verdict: int) -> None:
+    """Note how the dependency at this place ended."""
+    detail = job.need_detail()
+    known = bytearray(detail.settled)
+    known[place] = verdict
+    detail.settled = bytes(known)
+
+
+def is_released(job: Job) -> bool:
+    """True if nothing holds the job back any more."""
+    settled = job.need_detail().settled
+    if job.options.on_dep_fail == "ignore":
+        return 0 not in settled
+    return settled.count(DONE) == len(settled)
+
+
+def failure_of(job: Job, error: str = "") -> str | None:
+    """Return the sentence about the dependency that makes the job dead, or None."""
+    if job.options.on_dep_fail != "fail":
+        return None
+    for dep_id, verdict in zip(job.options.depends_on, job.need_detail().settled, strict=True):
+        if verdict not in (0, DONE):
+            word = Verdict(verdict).word
+            return f"dependency {id_to_text(dep_id)} is {word}" + (f": {error}" if error else "")
+    return None
+
+
+def _unsettled(awaited: Awaited, job_id: bytes, verdict: int) -> list[tuple[Job, int]]:
+    """Return the blocked dependents of a job that do not know yet how it ended."""
+    waiting: list[tuple[Job, int]] = []
+    for job in awaited.jobs.values():
+        if job.state is BLOCKED:
+            place = job.options.depends_on.index(job_id)
+            if job.need_detail().settled[place] not in (verdict, DONE):
+                waiting.append((job, place))
+    return waiting
+
+
+def _let_go(state: ShardState, job_id: bytes, awaited: Awaited, effects: Effects) -> None:
+    """Nobody depends on a job any more: its record is kept as long as any other."""
+    del state.awaited[job_id]
+    if state.pinned.pop(awaited.seq, False):
+        assert awaited.queue is not None
+        awaited.queue.counts[COMPLETED] -= 1
+        effects.forgotten.append(awaited.seq)

@@ -1,0 +1,101 @@
+"""BLOCK: a running job waits for others; and what a job may depend on at all.
+
+A dependency must exist when it is named: live, ended and kept, or a tombstone.
+"""
+
+from collections.abc import Sequence
+
+from pyq.errors import Status
+from pyq.ids import id_to_text
+from pyq.job import COMPLETED
+from pyq.limits import DEPENDS_MAX
+from pyq.messages import Block, Reply, batch_answer
+from shardnode.core.dependencies import pin, shard_of_job
+from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
+from shardnode.core.lifecycle import become_blocked
+from shardnode.core.mail import is_full
+from shardnode.core.operations.settle import REPLAYED, held, stale
+from shardnode.core.state import LeaseEnd, ShardState
+
+
+def block(state: ShardState, command: Block, now: Now, found: Found | None) -> Effects | Need:
+    """The holder waits for further jobs: nothing is charged, and it runs again when they ended."""
+    if found is None and (keys := _block_keys(state, command)):
+        return Need(keys)
+    effects = Effects()
+    exceptions: list[list[object]] = []
+    for index, (job_id, token, further) in enumerate(command.items):
+        holding = held(state, job_id, token)
+        if holding is None:
+            exceptions.append(_stale_or_repeated(state, index, job_id, token))
+            continue
+        job, _ = holding
+        new = tuple(dep_id for dep_id in further if dep_id not in job.options.depends_on)
+        settled, exception = look_up(state, index, job_id, new, found or {})
+        if len(job.options.depends_on) + len(new) > DEPENDS_MAX:
+            sentence = f"a job depends on at most {DEPENDS_MAX} others"
+            exception = [index, Status.BAD_OPTION, sentence]
+        if exception is not None:
+            exceptions.append(exception)
+            continue
+        become_blocked(state, job, new, settled, now, effects)
+        pin_completed(state, new, found or {})
+    body = batch_answer(len(command.items), exceptions)
+    effects.replies.append(Reply(command.origin, Status.OK, body))
+    return effects
+
+
+def _stale_or_repeated(state: ShardState, index: int, job_id: bytes, token: bytes) -> list[object]:
+    job = state.jobs.get(job_id)
+    lease = job.lease if job is not None else None
+    if lease is not None and lease.token == token and lease.end is LeaseEnd.RELEASED:
+        return [index, Status.OK, REPLAYED]
+    return stale(state, index, job_id)
+
+
+def _block_keys(state: ShardState, command: Block) -> list[Key]:
+    return [
+        ("job", dep_id)
+        for _, _, further in command.items
+        for dep_id in further
+        if state.owns(dep_id) and dep_id not in state.jobs
+    ]
+
+
+def look_up(
+    state: ShardState, index: int, job_id: bytes, dep_ids: Sequence[bytes], found: Found
+) -> tuple[bytes, list[object] | None]:
+    """Return what is known of the jobs that one shall depend on, or why it may not.
+
+    A byte for each: 0 if it has not ended, or lives on another shard, which will tell.
+    """
+    settled = bytearray()
+    for dep_id in dep_ids:
+        verdict = 0
+        if dep_id == job_id:
+            return b"", [index, Status.BAD_OPTION, "a job cannot depend on itself"]
+        target = shard_of_job(state, dep_id)
+        if target != state.shard and is_full(state, target):
+            sentence = f"too many rows wait for shard {target}; try again later"
+            return b"", [index, Status.BUSY, sentence]
+        if target == state.shard and dep_id not in state.jobs:
+            known = found.get(("job", dep_id))
+            if isinstance(known, Stored):
+                verdict = int(known.job.state)
+            elif isinstance(known, Tombstone):
+                verdict = int(known.verdict)
+            else:
+                sentence = f"depends_on names {id_to_text(dep_id)}, which is not known"
+                return b"", [index, Status.DEP_UNKNOWN, sentence]
+        settled.append(verdict)
+    return bytes(settled), None
+
+
+def pin_completed(state: ShardState, dep_ids: Sequence[bytes], found: Found) -> None:
+    """Jobs that are depended on, and have completed before, are kept from now on."""
+    for dep_id in dep_ids:
+        known = found.get(("job", dep_id))
+        if not isinstance(known, Stored) or dep_id not in state.awaited:
+            continue
+        if known.job.state is COMPLETED and known.job.seq not in state.pinned:
+            pin(state, known.job, False)
