@@ -327,6 +327,17 @@ class Block:
     items: Sequence[tuple[bytes, bytes, Sequence[bytes]]]  # id, token, ids of the further jobs
 
 
+GATE_NAME = ":gate"  # of the job that holds a flow back until all of it is there
+
+
+@dataclass(slots=True)
+class Open:
+    """A flow is complete: its gate, a delayed job, completes."""
+
+    origin: Origin
+    items: Sequence[tuple[bytes]]
+
+
 @dataclass(slots=True)
 class States:
     """Where jobs are, by their ids."""
@@ -434,7 +445,7 @@ Command: TypeAlias = (
     Push | Pull | Unpull | Return | Ack | Fail | Release | Heartbeat | Extend | Progress
     | Log | Retry | Cancel | Purge | Promote | Update | Get | List | Counts | Result | Logs
     | DeadStats | Configure | Pause | Drain | Clean | Obliterate | Events | Tend
-    | Block | States | Outbox | Deliver | Rewatch
+    | Block | Open | States | Outbox | Deliver | Rewatch
     | Sweep | Stats | Ping | Workers | StopWorkers | Goodbye
 )  # fmt: skip
 

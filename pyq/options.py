@@ -87,8 +87,10 @@ class Options:
     depends_on: tuple[bytes, ...] = ()  # ids of jobs that must complete first
     on_dep_fail: str = "fail"
     dep_timeout_ms: int = 0  # longest time blocked; 0: no limit
+    gate: bytes = b""  # id of the gate of its flow: a job that is gone if the gate never opens
     # True if nothing but its state changes when such a job completes: the fast path.
     plain: bool = field(init=False, compare=False, repr=False)
+    edges: tuple[bytes, ...] = field(init=False, compare=False, repr=False)  # all it waits for
 
     def __post_init__(self) -> None:
         special = (
@@ -99,6 +101,10 @@ class Options:
             or self.keep_count
             or self.keep_ms
             or self.depends_on
+            or self.gate
+        )
+        object.__setattr__(
+            self, "edges", (self.gate, *self.depends_on) if self.gate else self.depends_on
         )
         object.__setattr__(self, "plain", not special)
 
@@ -204,6 +210,12 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
     return check
 
 
+def _gate(option: str, value: Any) -> bytes:
+    if type(value) is not bytes or len(value) not in (0, _ID_BYTES):
+        raise BadOption(f"{option} {shown(value)} is not an id of {_ID_BYTES} bytes")
+    return value
+
+
 def _dependencies(option: str, value: Any) -> tuple[bytes, ...]:
     if not isinstance(value, list | tuple) or len(value) > DEPENDS_MAX:
         raise BadOption(f"{option} {shown(value)} is not a list of at most {DEPENDS_MAX} jobs")
@@ -294,6 +306,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "depends_on": _dependencies,
     "on_dep_fail": _one_of(ON_DEP_FAIL),
     "dep_timeout_ms": _zero_or(1, DEP_TIMEOUT_MS_MAX),
+    "gate": _gate,
 }
 OPTION_NAMES = tuple(_CHECKS)
 _DEFAULTS = tuple((name, getattr(DEFAULT_OPTIONS, name)) for name in OPTION_NAMES)

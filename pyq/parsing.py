@@ -63,6 +63,7 @@ from pyq.messages import (
     Logs,
     NewJob,
     Obliterate,
+    Open,
     Origin,
     Outbox,
     Pause,
@@ -546,7 +547,10 @@ def _deliver(header: Header, origin: Origin, body: tuple[Any, ...]) -> Deliver:
 def _row(kind: Any, job_id: Any, verdict: Any, error: Any) -> Row:
     _need(kind in (WATCH, UNWATCH, RESOLVE), "a row is none of watch, unwatch, resolve")
     return Row(
-        kind, _job_id(job_id), _int(verdict, 0, 255, "verdict"), _text(error, ERROR_BYTES_MAX, "error")
+        kind,
+        _job_id(job_id),
+        _int(verdict, 0, 255, "verdict"),
+        _text(error, ERROR_BYTES_MAX, "error"),
     )
 
 
@@ -586,6 +590,7 @@ _PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
     Verb.LOGS: _logs,
     Verb.EVENTS: _events,
     Verb.STATES: _states,
+    Verb.OPEN: lambda header, origin, body: Open(origin, _ids(body)),
     Verb.BLOCK: _block,
     Verb.OUTBOX: _outbox,
     Verb.DELIVER: _deliver,

@@ -34,7 +34,7 @@ from pyq.options import DEFAULT_OPTIONS, Options, check_name, check_options, sho
 # What belongs to one job cannot be a default of all.
 NO_DEFAULTS = (
     *("job_id", "unique", "on_conflict", "unique_ttl_ms", "group", "run_at", "meta"),
-    *("depends_on", "dep_timeout_ms"),
+    *("depends_on", "dep_timeout_ms", "gate"),
 )
 
 

@@ -75,6 +75,7 @@ class Verb(IntEnum):
     BLOCK = 39  # a running job waits for others, and runs again
     OUTBOX = 40  # rows that a shard has for others
     DELIVER = 41  # ... brought to them
+    OPEN = 42  # the gate of a flow: all of it is there
 
 
 class Flag(IntFlag):

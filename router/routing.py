@@ -29,6 +29,7 @@ SPLIT_VERBS = frozenset(
     (
         *(Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.EXTEND, Verb.PROGRESS),
         *(Verb.LOG, Verb.RETRY, Verb.CANCEL, Verb.PURGE, Verb.PROMOTE, Verb.UPDATE),
+        *(Verb.STATES, Verb.BLOCK, Verb.OPEN),
     )
 )
 # Questions and orders that every shard gets as they are.

@@ -40,7 +40,7 @@ def await_jobs(state: ShardState, job: Job, dep_ids: Sequence[bytes], effects: E
 
 def forget_all(state: ShardState, job: Job, effects: Effects) -> None:
     """A job has ended: what it depended on is awaited by one job less."""
-    for dep_id in job.options.depends_on:
+    for dep_id in job.options.edges:
         awaited = state.awaited.get(dep_id)
         if awaited is None or awaited.jobs.pop(job.seq, None) is None or awaited.jobs:
             continue
@@ -128,16 +128,21 @@ def settle(job: Job, place: int, verdict: int) -> None:
 def is_released(job: Job) -> bool:
     """True if nothing holds the job back any more."""
     settled = job.need_detail().settled
-    if job.options.on_dep_fail == "ignore":
-        return 0 not in settled
-    return settled.count(DONE) == len(settled)
+    if job.options.on_dep_fail != "ignore":
+        return settled.count(DONE) == len(settled)
+    return 0 not in settled and not (job.options.gate and settled[0] != DONE)
+
+
+def is_shut_out(job: Job) -> bool:
+    """True if the gate of its flow has ended without being opened."""
+    return bool(job.options.gate) and job.need_detail().settled[0] not in (0, DONE)
 
 
 def failure_of(job: Job, error: str = "") -> str | None:
     """Return the sentence about the dependency that makes the job dead, or None."""
     if job.options.on_dep_fail != "fail":
         return None
-    for dep_id, verdict in zip(job.options.depends_on, job.need_detail().settled, strict=True):
+    for dep_id, verdict in zip(job.options.edges, job.need_detail().settled, strict=True):
         if verdict not in (0, DONE):
             word = Verdict(verdict).word
             return f"dependency {id_to_text(dep_id)} is {word}" + (f": {error}" if error else "")
@@ -149,7 +154,7 @@ def _unsettled(awaited: Awaited, job_id: bytes, verdict: int) -> list[tuple[Job,
     waiting: list[tuple[Job, int]] = []
     for job in awaited.jobs.values():
         if job.state is BLOCKED:
-            place = job.options.depends_on.index(job_id)
+            place = job.options.edges.index(job_id)
             if job.need_detail().settled[place] not in (verdict, DONE):
                 waiting.append((job, place))
     return waiting

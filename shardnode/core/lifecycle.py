@@ -23,13 +23,14 @@ from pyq.job import (
     Verdict,
 )
 from pyq.limits import ERROR_BYTES_MAX, HISTORY_MAX, LINGER_BYTES_MAX
-from pyq.messages import Reply
+from pyq.messages import GATE_NAME, Reply
 from shardnode.core.dependencies import (
     DONE,
     await_jobs,
     failure_of,
     forget_all,
     is_released,
+    is_shut_out,
     pin,
     settle,
     take_fallout,
@@ -175,7 +176,8 @@ def complete(
             named_count += 1
         if awaited and job.id in awaited:
             tell(state, job.id, DONE, "", effects)
-            pin(state, job, not job.options.keep_completed)
+            if job.name != GATE_NAME:
+                pin(state, job, not job.options.keep_completed)
         if waiting and job.id in waiting:
             answer_waiting(state, job.id, [COMPLETED.word, result, ""], effects)
     state.tombstones_count += len(done) - named_count
@@ -206,9 +208,9 @@ def _complete_special(
         release_key(job, False, effects)
     if options.group:
         leave(state, job, before)
-    if options.depends_on:
+    if options.edges:
         forget_all(state, job, effects)
-    if not options.keep_completed and job.id in state.awaited:
+    if not options.keep_completed and job.id in state.awaited and job.name != GATE_NAME:
         queue.counts[COMPLETED] += 1  # until the last who depends on it has ended
         return bool(options.job_id)
     if not options.keep_completed:
@@ -269,7 +271,7 @@ def kill(state: ShardState, job: Job, reason: str, now: Now, effects: Effects) -
         leave(state, job, before)
     if job.options.unique:
         release_key(job, False, effects)
-    if job.options.depends_on:
+    if job.options.edges:
         forget_all(state, job, effects)
     _leave_memory(state, job, effects)
     tell(state, job.id, int(DEAD), detail.error, effects)
@@ -292,7 +294,7 @@ def remove(state: ShardState, job: Job, verdict: Verdict, now: Now, effects: Eff
     leave(state, job, before)
     if job.options.unique:
         release_key(job, True, effects)
-    if job.options.depends_on:
+    if job.options.edges:
         forget_all(state, job, effects)
     _leave_memory(state, job, effects)
     tell(state, job.id, int(verdict), "", effects)
@@ -325,7 +327,7 @@ def revive(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
         effects.rare.unburied[job.seq] = None
     else:
         drop_record(state, job)
-    target = BLOCKED if job.options.depends_on else WAITING
+    target = BLOCKED if job.options.edges else WAITING
     assert LEGAL[job.state][target]
     queue.counts[target] += 1
     job.state = target
@@ -407,9 +409,12 @@ def answer_waiting(state: ShardState, job_id: bytes, body: list[object], effects
 
 
 def wake_delayed(state: ShardState, now: Now, effects: Effects) -> None:
-    """Jobs whose time has come become ready."""
+    """Jobs whose time has come become ready; a gate that was not opened until then is gone."""
     while (job := state.timers.delayed.pop(now.wall_ms)) is not None:
-        become_ready(state, job, now, effects)
+        if job.name == GATE_NAME:
+            remove(state, job, Verdict.EXPIRED, now, effects)
+        else:
+            become_ready(state, job, now, effects)
 
 
 def expire(state: ShardState, now: Now, effects: Effects) -> None:
@@ -477,7 +482,9 @@ def _look_at(state: ShardState, job: Job, error: str, now: Now, effects: Effects
     if job.state is not BLOCKED:
         return
     failure = failure_of(job, error)
-    if failure is not None:
+    if is_shut_out(job):
+        remove(state, job, Verdict.REMOVED, now, effects)
+    elif failure is not None:
         note_error(job, failure, "", now)
         kill(state, job, "dependency", now, effects)
     elif is_released(job):

@@ -186,7 +186,7 @@ def supersede(state: ShardState, job: Job, effects: Effects) -> Job:
             group.behind[group.behind.index(job)] = twin
     if options.ttl_ms and twin.lease is None:
         state.timers.expire(twin)
-    for dep_id in options.depends_on:
+    for dep_id in options.edges:
         state.awaited[dep_id].jobs[twin.seq] = twin
     effects.changed[twin.seq] = twin
     return twin

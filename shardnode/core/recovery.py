@@ -82,7 +82,7 @@ def restore_jobs(state: ShardState, jobs: Iterable[Job], now: Now) -> None:
         if job.state is DEAD:
             continue
         _restore_live(state, job, now)
-        for dep_id in job.options.depends_on:
+        for dep_id in job.options.edges:
             state.awaited.setdefault(dep_id, Awaited()).jobs[job.seq] = job
         if job.options.group and holds_group(job):
             grouped.append(job)

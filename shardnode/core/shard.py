@@ -33,6 +33,7 @@ from pyq.messages import (
     Log,
     Logs,
     Obliterate,
+    Open,
     Origin,
     Outbox,
     Pause,
@@ -59,7 +60,7 @@ from pyq.messages import (
 from shardnode.core.effects import Effects, Found, Need, Now
 from shardnode.core.keys import free_keys
 from shardnode.core.lifecycle import end_blocked, expire, settle_fallout, wake_delayed
-from shardnode.core.operations.blocking import block
+from shardnode.core.operations.blocking import block, open_gates
 from shardnode.core.operations.changes import promote, update
 from shardnode.core.operations.deadletters import dead_stats, retry, tend
 from shardnode.core.operations.events import (
@@ -137,6 +138,7 @@ _READING: dict[type, Callable[[ShardState, Any, Now, Found | None], Effects | Ne
     DeadStats: dead_stats,
     Tend: tend,
     Block: block,
+    Open: open_gates,
     States: states,
     Deliver: deliver,
     Rewatch: rewatch,

@@ -163,7 +163,7 @@ class Model(Operators):
     def head(self, queue):
         """The job to be leased next: of those that may run the highest priority, first ready."""
         q, s = self.queues[queue], self.queues[queue].settings
-        q.window = [at for at in q.window if at + s.rate_per_ms > self.mono]
+        q.window = [at for at in q.window if at + s.rate_per_ms >= self.mono]
         full = s.concurrency and len(self.all("active", queue=queue)) >= s.concurrency
         if s.paused or full or (s.rate_max and len(q.window) >= s.rate_max):
             return None

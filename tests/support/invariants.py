@@ -192,11 +192,11 @@ def _check_dependencies(state: ShardState, records: dict[int, Job]) -> None:
     assert not state.unsettled, "a blocked job was not looked at"
     dependents: dict[bytes, set[int]] = {}
     for job in state.jobs.values():
-        for dep_id in job.options.depends_on:
+        for dep_id in job.options.edges:
             dependents.setdefault(dep_id, set()).add(job.seq)
-        if job.options.depends_on:
+        if job.options.edges:
             assert job.detail is not None
-            assert len(job.detail.settled) == len(job.options.depends_on)
+            assert len(job.detail.settled) == len(job.options.edges)
     for job_id, awaited in state.awaited.items():
         assert awaited.jobs.keys() == dependents.pop(job_id, set()), "who waits for whom"
         assert awaited.jobs or awaited.shards, "a job is awaited by nobody"

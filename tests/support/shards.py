@@ -37,6 +37,7 @@ from pyq.messages import (
     Logs,
     NewJob,
     Obliterate,
+    Open,
     Origin,
     Outbox,
     Pause,
@@ -86,7 +87,7 @@ VERBS: dict[type, Verb] = {
         Push, Pull, Unpull, Return, Ack, Fail, Release, Heartbeat, Extend, Progress,
         Get, List, Counts, Result, Sweep, Workers, Goodbye, Retry, Cancel, Purge,
         Ping, Stats, Promote, Update, Configure, Pause, Drain, Clean, Obliterate,
-        Log, Logs, Events, Block, States, Outbox, Deliver,
+        Log, Logs, Events, Block, States, Outbox, Deliver, Open,
     )
 } | {StopWorkers: Verb.STOP_WORKERS, DeadStats: Verb.DEAD_STATS}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""BLOCK: a running job waits for others; and what a job may depend on at all.
+"""BLOCK: a running job waits for others. OPEN: a flow begins. And what a job may depend on at all.
 
 A dependency must exist when it is named: live, ended and kept, or a tombstone.
 """
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from pyq.errors import Status
 from pyq.ids import id_to_text
-from pyq.job import COMPLETED
+from pyq.job import COMPLETED, DELAYED, Verdict
 from pyq.limits import DEPENDS_MAX
-from pyq.messages import Block, Reply, batch_answer
+from pyq.messages import GATE_NAME, Block, Open, Reply, batch_answer
 from shardnode.core.dependencies import pin, shard_of_job
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
-from shardnode.core.lifecycle import become_blocked
+from shardnode.core.lifecycle import become_blocked, complete
 from shardnode.core.mail import is_full
+from shardnode.core.operations.removal import not_found
 from shardnode.core.operations.settle import REPLAYED, held, stale
 from shardnode.core.state import LeaseEnd, ShardState
 
@@ -30,7 +31,7 @@ def block(state: ShardState, command: Block, now: Now, found: Found | None) -> E
             exceptions.append(_stale_or_repeated(state, index, job_id, token))
             continue
         job, _ = holding
-        new = tuple(dep_id for dep_id in further if dep_id not in job.options.depends_on)
+        new = tuple(dep_id for dep_id in further if dep_id not in job.options.edges)
         settled, exception = look_up(state, index, job_id, new, found or {})
         if len(job.options.depends_on) + len(new) > DEPENDS_MAX:
             sentence = f"a job depends on at most {DEPENDS_MAX} others"
@@ -51,6 +52,31 @@ def _stale_or_repeated(state: ShardState, index: int, job_id: bytes, token: byte
     if lease is not None and lease.token == token and lease.end is LeaseEnd.RELEASED:
         return [index, Status.OK, REPLAYED]
     return stale(state, index, job_id)
+
+
+def open_gates(state: ShardState, command: Open, now: Now, found: Found | None) -> Effects | Need:
+    """The jobs behind a gate are all there: they may run as soon as nothing else holds them."""
+    missing = [job_id for (job_id,) in command.items if job_id not in state.jobs]
+    if found is None and missing:
+        keys: list[Key] = [("job", job_id) for job_id in missing]
+        return Need(keys)
+    effects = Effects()
+    exceptions: list[list[object]] = []
+    for index, (job_id,) in enumerate(command.items):
+        job = state.jobs.get(job_id)
+        known = (found or {}).get(("job", job_id))
+        if job is not None and job.name == GATE_NAME and job.state is DELAYED:
+            complete(state, [(job, None)], now, effects)
+        elif isinstance(known, Tombstone) and known.verdict is Verdict.COMPLETED:
+            exceptions.append([index, Status.OK, REPLAYED])
+        elif job is not None or known is not None:
+            sentence = "this is no gate, or it was not opened in time"
+            exceptions.append([index, Status.CONFLICT, sentence])
+        else:
+            exceptions.append(not_found(state, index, job_id))
+    body = batch_answer(len(command.items), exceptions)
+    effects.replies.append(Reply(command.origin, Status.OK, body))
+    return effects
 
 
 def _block_keys(state: ShardState, command: Block) -> list[Key]:
@@ -85,7 +111,7 @@ def look_up(
             elif isinstance(known, Tombstone):
                 verdict = int(known.verdict)
             else:
-                sentence = f"depends_on names {id_to_text(dep_id)}, which is not known"
+                sentence = f"it depends on {id_to_text(dep_id)}, which is not known"
                 return b"", [index, Status.DEP_UNKNOWN, sentence]
         settled.append(verdict)
     return bytes(settled), None

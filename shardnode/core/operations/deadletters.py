@@ -138,9 +138,9 @@ def _may_live(job: Job) -> bool:
 
 def _start_afresh(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
     revive(state, job, now, effects)
-    if job.options.depends_on:  # as if it were new: those it depends on are asked again
-        job.need_detail().settled = bytes(len(job.options.depends_on))
-        await_jobs(state, job, job.options.depends_on, effects)
+    if job.options.edges:  # as if it were new: those it depends on are asked again
+        job.need_detail().settled = bytes(len(job.options.edges))
+        await_jobs(state, job, job.options.edges, effects)
         state.rewatch_at = now.mono_ms
         if job.options.dep_timeout_ms:
             state.timers.block(job)

@@ -61,7 +61,7 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
                 continue
             common = options
             special = repeated or bool(
-                options.job_id or options.unique or options.ttl_ms or options.depends_on
+                options.job_id or options.unique or options.ttl_ms or options.edges
             )
             grouped = grouped or bool(options.group)
             run_at, job_state = _due(options, wall_ms)
@@ -73,8 +73,8 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
             if exception is None and options.ttl_ms and run_at >= wall_ms + options.ttl_ms:
                 exception = [index, Status.BAD_OPTION, _TTL_TOO_SHORT]
             settled = b""
-            if exception is None and options.depends_on:
-                settled, exception = look_up(state, index, job_id, options.depends_on, found)
+            if exception is None and options.edges:
+                settled, exception = look_up(state, index, job_id, options.edges, found)
             if exception is None and options.unique:
                 # The holder of its key may be among those accepted just now.
                 _line_up(state, queue, accepted[lined_up:], grouped, now)
@@ -88,7 +88,7 @@ def push(state: ShardState, command: Push, now: Now, found: Found | None) -> Eff
             continue
         seq += 1
         job = new_job(seq, job_id, queue, name, options, len(payload), wall_ms, run_at, job_state)
-        if options.depends_on:
+        if options.edges:
             _block(state, job, settled, found, effects)
         jobs[job_id] = job
         accepted.append(job)
@@ -202,7 +202,7 @@ def _unknown_keys(
             keys.append(("job", job_id))
         if options.job_id and queue is not None and options.job_id not in queue.custom:
             keys.append(("custom", queue.number, options.job_id))
-        for dep_id in options.depends_on:
+        for dep_id in options.edges:
             if state.owns(dep_id) and dep_id not in state.jobs:
                 keys.append(("job", dep_id))
         if options.unique and queue is not None:
@@ -251,8 +251,8 @@ def _block(state: ShardState, job: Job, settled: bytes, found: Found, effects: E
     job.state = BLOCKED
     job.need_detail().settled = settled
     effects.changed[job.seq] = job
-    await_jobs(state, job, job.options.depends_on, effects)
-    pin_completed(state, job.options.depends_on, found)
+    await_jobs(state, job, job.options.edges, effects)
+    pin_completed(state, job.options.edges, found)
     state.unsettled.append(job)
     if job.options.dep_timeout_ms:
         state.timers.block(job)

@@ -290,9 +290,10 @@ def view(stored: Stored, want: int) -> dict[str, Any]:
 def _dependencies(job: Job) -> list[list[object]]:
     """Return the jobs this one depends on, with a word for how each ended, or `pending`."""
     settled = job.detail.settled if job.detail is not None else b""
+    skip = 1 if job.options.gate else 0
     return [
         [dep_id, Verdict(verdict).word if verdict else "pending"]
-        for dep_id, verdict in zip(job.options.depends_on, settled, strict=False)
+        for dep_id, verdict in zip(job.options.depends_on, settled[skip:], strict=False)
     ]
 
 

@@ -116,7 +116,7 @@ def rewatch(state: ShardState, command: Rewatch, now: Now, found: Found | None) 
 def _waits_for(job: Job, job_id: bytes) -> bool:
     if job.state is not BLOCKED:
         return False
-    return job.need_detail().settled[job.options.depends_on.index(job_id)] != DONE
+    return job.need_detail().settled[job.options.edges.index(job_id)] != DONE
 
 
 def _hand_out(state: ShardState, command: Outbox, effects: Effects) -> bool:
