@@ -15,6 +15,7 @@ from pyq.errors import (
     BulkError,
     Busy,
     Conflict,
+    DepUnknown,
     DiskFull,
     JobCancelled,
     JobEnded,
@@ -35,13 +36,14 @@ from pyq.errors import (
     UsageError,
 )
 from pyq.options import Backoff
-from pyq.outcomes import Discard, Failed, Outcome, Release, Retry, Snooze
+from pyq.outcomes import Discard, Failed, Outcome, Release, Retry, Snooze, WaitFor
 
 if TYPE_CHECKING:
     from pyq.client import Client, connect
     from pyq.context import JobContext
     from pyq.deadletters import DeadLetters
     from pyq.events import Event, QueueEvents
+    from pyq.flows import FlowNode, Step, chain
     from pyq.given_options import backoff_preview, exponential
     from pyq.handle import Job, LogLine
     from pyq.queue import Queue
@@ -52,6 +54,9 @@ _LATE = {
     "connect": "pyq.client",
     "Client": "pyq.client",
     "Queue": "pyq.queue",
+    "Step": "pyq.flows",
+    "chain": "pyq.flows",
+    "FlowNode": "pyq.flows",
     "exponential": "pyq.given_options",
     "backoff_preview": "pyq.given_options",
     "Job": "pyq.handle",
@@ -67,17 +72,19 @@ __all__ = [
     # adding jobs and asking about them
     "connect", "Client", "Queue", "Job", "LogLine", "DeadLetters",
     "Backoff", "exponential", "backoff_preview",
+    # jobs that wait for each other
+    "Step", "chain", "FlowNode",
     # what happens
     "QueueEvents", "Event",
     # running jobs
     "Worker", "JobContext",
     # how a handler may end, other than by returning or failing
-    "Outcome", "Discard", "Retry", "Release", "Snooze", "Failed",
+    "Outcome", "Discard", "Retry", "Release", "Snooze", "WaitFor", "Failed",
     # errors: the caller's mistakes, refusals, unknown outcomes, ends of jobs
     "PyqError",
     "UsageError", "BadOption", "PayloadError", "TooLarge",
     "Refused", "NotFound", "StaleToken", "Busy", "DiskFull", "Unavailable", "Unsupported",
-    "Conflict",
+    "Conflict", "DepUnknown",
     "BulkError", "OutcomeUnknown", "Unreachable",
     "JobEnded", "JobFailed", "JobGone", "JobCancelled", "JobExpired", "ResultExpired",
 ]  # fmt: skip

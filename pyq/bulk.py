@@ -47,6 +47,8 @@ class Bulk:
                 raise BadOption(f"{name} belongs to one job: give it with the item")
         self._common: Wire | None = options_to_wire(common_options) or None
         self._common_options = check_options(self._common)
+        self._depends = bool(self._common and self._common.get("depends_on"))
+        self._known: set[bytes] = set()  # of the jobs that some depend on
         self._flags = flags
         self._queue = queue
         self._connection: Connection = queue.client.connection()
@@ -86,6 +88,8 @@ class Bulk:
                     names.add(check_name(name))
                 payload = pack(data)
                 wire = None if own is None else self._own_options(own)
+                if self._depends or (wire and "depends_on" in wire):
+                    self._checked_dependencies(wire)
             except PyqError as error:
                 self._failures.append((index, error))
                 continue
@@ -97,6 +101,18 @@ class Bulk:
             indexes.append(index)
         if packed:
             self._send(packed, indexes)
+
+    def _checked_dependencies(self, wire: Wire | None) -> None:
+        """Refuse an item that depends on a job nobody knows; asks once for each job."""
+        named = {
+            id_bytes
+            for part in (self._common, wire)
+            if part
+            for id_bytes in part.get("depends_on", ())
+        }
+        if new := sorted(named - self._known):
+            self._queue.client.must_know(new, self._queue._slot)
+            self._known.update(new)
 
     def _own_options(self, own: Mapping[str, Any]) -> Wire | None:
         if "durable" in own:

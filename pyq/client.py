@@ -10,12 +10,13 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyq.codec import unpack
 from pyq.connection import Connection, Reply, cluster_url
 from pyq.durations import Duration, duration_ms
 from pyq.errors import (
+    DepUnknown,
     NotFound,
     PayloadError,
     PyqError,
@@ -24,6 +25,7 @@ from pyq.errors import (
     UsageError,
     item_error,
 )
+from pyq.handle import Job
 from pyq.ids import id_from_text, id_to_text, slot_of_id
 from pyq.job import JobState
 from pyq.limits import (
@@ -37,12 +39,19 @@ from pyq.limits import (
 from pyq.listing import Jobs, check_limit, check_state, filters_to_wire
 from pyq.options import check_name, check_queue
 from pyq.queue import Queue
+from pyq.routes import shard_of
 from pyq.wire import ALL_SHARDS, BY_QUEUE, ROUTER, Verb, WireError, unpack_body
+
+if TYPE_CHECKING:
+    from pyq.flows import FlowNode, Step
 
 # As in messages.py, whose import applications need not pay for.
 _WANT_PAYLOAD, _WANT_RESULT = 1, 2
 _CANCEL_REQUESTED = "cancel_requested"
 _AGAIN_S, _AGAIN_S_MAX = 0.05, 1.0
+
+
+_IN_FLIGHT_MAX = 64  # questions of one call under way together
 
 
 def connect(url: str | None = None, *, timeout: Duration = CONNECT_MS_DEFAULT / 1_000) -> "Client":
@@ -102,6 +111,24 @@ class Client:
     def queue(self, name: str) -> Queue:
         """Return the queue of this name (1 to 256 characters). Asks nothing."""
         return Queue(self, name)
+
+    def flow(self, root: "Step") -> "FlowNode":
+        """Add a step with all its children, all or none; returns the tree of handles.
+
+        A step runs when its children have completed; `docs/python.md` shows how. At most 10,000
+        steps, 100 deep, 1,000 children each. Raises what `Queue.add` raises; then none was added.
+        """
+        from pyq.flows import add_flow
+
+        return add_flow(self, root)
+
+    def read_flow(self, job: Job) -> dict[str, Any]:
+        """Return the view of a job, with the views of the jobs it depends on under `children`,
+        theirs under those, and so on. Raises NotFound, and TooLarge beyond 10,000 jobs.
+        """
+        from pyq.flows import read_flow
+
+        return read_flow(self, job)
 
     def find(
         self,
@@ -290,6 +317,28 @@ class Client:
             raise UsageError("the client is closed")
         self._connections.add(connection)
 
+    def must_know(self, ids: Sequence[bytes], slot: int) -> None:
+        """Raise DepUnknown if a job with one of these ids is known to no shard.
+
+        Those on the shard of `slot` are left to it: it refuses by itself what it does not know.
+        """
+        shards = self.shard_count()
+        elsewhere = [
+            job_id
+            for job_id in ids
+            if shard_of(slot_of_id(job_id), shards) != shard_of(slot, shards)
+        ]
+        for first in range(0, len(elsewhere), BATCH_JOBS_MAX):
+            part = elsewhere[first : first + BATCH_JOBS_MAX]
+            body = [[[job_id] for job_id in part]]
+            reply = self.connection().request(Verb.STATES, body, slot=ALL_SHARDS)
+            for index, status, detail in reply.body[1]:
+                if status == Status.NOT_FOUND:
+                    known = id_to_text(part[index])
+                    raise DepUnknown(f"depends_on names {known}, which is not known")
+                if status != Status.OK:
+                    raise item_error(status, detail)
+
     def view_of(
         self, id_bytes: bytes, *, payload: bool = True, result: bool = True
     ) -> dict[str, Any]:
@@ -298,6 +347,30 @@ class Client:
         if not rows:
             raise NotFound(f"no job has the id {id_to_text(id_bytes)}, or it was forgotten")
         return rows[0]
+
+    def views_of(self, ids: Sequence[bytes | None]) -> list[dict[str, Any] | None]:
+        """Return the views of jobs with their results, None where a record is gone.
+
+        The questions are under way together, some at a time.
+        """
+        rows: list[dict[str, Any] | None] = []
+        want = _want(False, True)
+        for first in range(0, len(ids), _IN_FLIGHT_MAX):
+            connection = self.connection()
+            pendings = [
+                connection.send(
+                    Verb.GET,
+                    [job_id, None, want],
+                    slot=slot_of_id(job_id),
+                    budget_ms=REQUEST_MS_DEFAULT,
+                )
+                for job_id in ids[first : first + _IN_FLIGHT_MAX]
+                if job_id is not None
+            ]
+            for pending in pendings:
+                views = connection.wait(pending).body[0]
+                rows.append(view_to_user(views[0]) if views else None)
+        return rows
 
     def ended_within(self, id_bytes: bytes, wait_ms: int) -> tuple[str, bytes | None, str]:
         """Return (state, result, error) of a job once it ended, or as it is after `wait_ms`."""
@@ -426,6 +499,7 @@ def view_to_user(view: Mapping[str, Any]) -> dict[str, Any]:
     """
     row = dict(view)
     row["id"] = id_to_text(view["id"])
+    row["depends_on"] = [[id_to_text(dep), word] for dep, word in view.get("depends_on") or ()]
     row["history"] = [list(entry) for entry in view.get("history") or ()]
     row["progress"] = readable(view.get("progress"))
     if "tags" in row:

@@ -1,19 +1,39 @@
 """What a handler gets: one leased job, and what it may tell the cluster while it runs."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyq.codec import pack, unpack
 from pyq.durations import Duration, duration_ms
-from pyq.ids import id_to_text
+from pyq.ids import id_from_text, id_to_text
 from pyq.limits import LEASE_MS_MAX, LEASE_MS_MIN, LOG_LINE_BYTES_MAX, PROGRESS_BYTES_MAX
 from pyq.texts import fitted
 from pyq.wire import Verb
 
 if TYPE_CHECKING:
+    from pyq.client import Client
     from pyq.handoff import Handoff
 
 _NOT_YET = object()
+
+
+class Dependency(NamedTuple):
+    """What became of a job that another depends on."""
+
+    id: str
+    queue: str  # empty if its record is gone
+    name: str
+    state: str  # completed, dead, or why it is gone: cancelled, expired, removed ...
+    result: Any  # what its handler returned, if it completed
+    error: str | None
+
+
+def _dependency(job_id: str, word: str, row: Mapping[str, Any] | None) -> Dependency:
+    if row is None:
+        return Dependency(job_id, "", "", word, None, None)
+    result = row["result"] if row["state"] == "completed" else None
+    return Dependency(job_id, row["queue"], row["name"], row["state"], result, row["error"])
 
 
 class JobContext:
@@ -112,6 +132,20 @@ class JobContext:
         """
         lease_ms = duration_ms(duration, "duration", LEASE_MS_MIN, LEASE_MS_MAX)
         self._handoff.tell(self, Verb.EXTEND, (self.id_bytes, self.token, lease_ms))
+
+    @property
+    def client(self) -> "Client":
+        """A client of the same cluster, for adding jobs or asking about them; do not close it."""
+        return self._handoff.client
+
+    def dependencies(self) -> list[Dependency]:
+        """Return the jobs that this one depends on, in the order of its option, with what became
+        of them. Asks the cluster; raises its errors (Unavailable, OutcomeUnknown ...).
+        """
+        view = self.client.view_of(self.id_bytes, payload=False, result=False)
+        found = self.client.views_of([id_from_text(dep) for dep, _ in view["depends_on"]])
+        told = zip(view["depends_on"], found, strict=True)
+        return [_dependency(dep_id, word, row) for (dep_id, word), row in told]
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id} {self.name!r} in {self.queue!r}, attempt {self.attempt}>"

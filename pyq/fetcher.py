@@ -340,6 +340,9 @@ class Fetcher:
             return  # news that came after the end
         if status == Status.STALE_TOKEN:
             context.lost = True
+        elif verb is Verb.BLOCK:  # the lease is ours still: end the attempt in another way
+            _, fail, item, size = failure(context, f"it cannot wait for these jobs: {detail}")
+            self._lane_of[context.queue].outboxes[fail].add(context, item, size)
         kind = ERRORS_BY_STATUS.get(status, PyqError)  # type: ignore[call-overload]
         level = logging.DEBUG if verb is Verb.RELEASE else logging.WARNING
         log.log(level, "%s of %r was not taken: %s %s", verb.name, context, kind.__name__, detail)

@@ -4,9 +4,9 @@ What an option means and its bounds are in `options.py`, which is asked here bef
 is sent. An option that is not given is not sent: the queue may have a default of its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from pyq.backoff import backoff_ms
 from pyq.codec import pack
@@ -19,6 +19,7 @@ from pyq.limits import (
     COMPLETED_KEPT_MAX,
     COMPLETED_MS_MIN,
     DELAY_MS_MAX,
+    DEP_TIMEOUT_MS_MAX,
     HOUR_MS,
     META_BYTES_MAX,
     TIMEOUT_MS_MAX,
@@ -26,9 +27,15 @@ from pyq.limits import (
     UNIQUE_MS_MAX,
 )
 from pyq.options import DEFAULT_OPTIONS, Backoff, Options, check_options, shown
+from pyq.references import dependency_ids
+
+if TYPE_CHECKING:
+    from pyq.handle import Job
 
 BackoffLike: TypeAlias = Backoff | Duration | list[Duration] | tuple[Duration, ...]
 Wire: TypeAlias = dict[str, Any]
+# A handle, an id as text, or several of them.
+DependsOn: TypeAlias = "Job | str | Iterable[Job | str]"
 
 NO_LIMIT = "none"  # as a timeout or ttl: none, although the queue has a default
 _WITHOUT_JITTER = 0.5  # the share in the middle
@@ -53,6 +60,9 @@ class JobOptions(TypedDict, total=False):
     tags: list[str] | tuple[str, ...] | None
     meta: Mapping[str, Any] | None
     keep_completed: bool | int | timedelta | str | None
+    depends_on: "DependsOn | None"
+    on_dep_fail: Literal["fail", "ignore", "hold"] | None
+    dep_timeout: Duration | None
 
 
 def options_to_wire(options: Mapping[str, Any], base: Options = DEFAULT_OPTIONS) -> Wire:
@@ -185,6 +195,10 @@ def _meta(value: Any) -> Wire:
     return {"meta": pack(dict(value), "meta", META_BYTES_MAX)}
 
 
+def _dep_timeout(value: Any) -> Wire:
+    return {"dep_timeout_ms": duration_ms(value, "dep_timeout", 1, DEP_TIMEOUT_MS_MAX)}
+
+
 def _keep_completed(value: Any) -> Wire:
     """All three names travel, so that one form replaces another that is the queue's default."""
     kept: Wire = {"keep_completed": True, "keep_count": 0, "keep_ms": 0}
@@ -230,4 +244,7 @@ _CONVERTERS: dict[str, Callable[[Any], Wire]] = {
     "tags": _as_given("tags"),
     "meta": _meta,
     "keep_completed": _keep_completed,
+    "depends_on": lambda value: {"depends_on": dependency_ids(value)},
+    "on_dep_fail": _as_given("on_dep_fail"),
+    "dep_timeout": _dep_timeout,
 }

@@ -83,6 +83,11 @@ class Job:
         return id_to_text(self._id)
 
     @property
+    def id_bytes(self) -> bytes:
+        """The id as the protocol carries it: 16 bytes."""
+        return self._id
+
+    @property
     def queue(self) -> str:
         """The name of the job's queue."""
         return self._queue.name

@@ -6,32 +6,39 @@ and a thread that took a job wakes the next: fast handlers are all run by a few 
 
 import contextlib
 import os
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyq.codec import pack
 from pyq.context import JobContext
 from pyq.errors import PyqError
 from pyq.limits import ERROR_BYTES_MAX
-from pyq.outcomes import Discard, Failed, Release, Retry
+from pyq.outcomes import Discard, Failed, Release, Retry, WaitFor
 from pyq.texts import fitted
 from pyq.wire import Verb
+
+if TYPE_CHECKING:
+    from pyq.client import Client
 
 Handler: TypeAlias = Callable[[JobContext], Any]
 # context, verb, item of the verb's body, bytes of it that count against a message
 Note: TypeAlias = tuple[JobContext, Verb, tuple[Any, ...], int]
 
-ENDINGS = frozenset((Verb.ACK, Verb.FAIL, Verb.RELEASE))
+ENDINGS = frozenset((Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.BLOCK))
 _BY_BACKOFF = -1
 
 
 class Handoff:
     """Jobs to run, what became of them, and a pipe that wakes the fetcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str | None = None) -> None:
+        self._url = url
+        self._client: Client | None = None
+        self._making = threading.Lock()
         self.ready: SimpleQueue[JobContext | None] = SimpleQueue()
         self.notes: deque[Note] = deque()
         self.asleep = False  # set by the fetcher before it waits
@@ -47,6 +54,16 @@ class Handoff:
             # While jobs wait for a thread the fetcher has no reason to hurry.
             if self.asleep and empty():
                 self.wake()
+
+    @property
+    def client(self) -> "Client":
+        """A client for handlers, made at its first use; each thread has its own connection."""
+        with self._making:
+            if self._client is None:
+                from pyq.client import Client
+
+                self._client = Client(self._url)
+            return self._client
 
     def tell(self, context: JobContext, verb: Verb, item: tuple[Any, ...], size: int = 0) -> None:
         """Pass on what a handler says while it runs."""
@@ -68,6 +85,8 @@ class Handoff:
 
     def close(self) -> None:
         """Close the pipe. The threads that are stuck in a handler can still call `wake`."""
+        if self._client is not None:
+            self._client.close()
         write_fd, self._write_fd = self._write_fd, -1
         os.close(write_fd)
         os.close(self.fd)
@@ -96,6 +115,8 @@ def ending_of(context: JobContext, error: BaseException) -> Note:
     """Return the end of an attempt whose handler raised `error`."""
     if isinstance(error, Release):
         return context, Verb.RELEASE, (context.id_bytes, context.token, error.delay_ms), 0
+    if isinstance(error, WaitFor):
+        return context, Verb.BLOCK, (context.id_bytes, context.token, error.ids), 0
     if isinstance(error, Discard):
         return failure(context, str(error) or "discarded", unrecoverable=True)
     if isinstance(error, Retry):

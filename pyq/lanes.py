@@ -16,7 +16,8 @@ from pyq.wire import Verb
 
 # In the order in which they leave: news of a running job before the news of its end.
 NEWS_VERBS = frozenset((Verb.PROGRESS, Verb.LOG))
-OUT_VERBS = (Verb.PROGRESS, Verb.LOG, Verb.EXTEND, Verb.ACK, Verb.FAIL, Verb.RELEASE)
+_ENDS = (Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.BLOCK)
+OUT_VERBS = (Verb.PROGRESS, Verb.LOG, Verb.EXTEND, *_ENDS)
 _SHORT_LEASE_S = 60.0  # queues of one lane may grant different leases: the shortest of a minute
 
 Item: TypeAlias = tuple[Any, ...]
@@ -119,7 +120,7 @@ class Lane:
 
     @property
     def has_endings(self) -> bool:
-        return any(self.outboxes[verb].items for verb in (Verb.ACK, Verb.FAIL, Verb.RELEASE))
+        return any(self.outboxes[verb].items for verb in _ENDS)
 
     @property
     def has_waiting(self) -> bool:

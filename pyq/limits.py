@@ -46,6 +46,9 @@ UNIQUE_MAX = 512  # characters of a unique key
 UNIQUE_MS_MAX = 365 * DAY_MS  # a key held for a time, whatever becomes of its job
 GROUP_MAX = 256  # characters
 DEPENDS_MAX = 1_000  # jobs that one job waits for
+FLOW_STEPS_MAX = 10_000
+FLOW_DEPTH_MAX = 100
+GATE_MS = 60_000  # a flow that is not all there after this is given up
 DEP_TIMEOUT_MS_MAX = 3_650 * DAY_MS
 OUTBOX_ROWS_MAX = 100_000  # for one other shard; then no new dependents are accepted
 REWATCH_MS = 10 * 60 * SECOND_MS  # how often a shard asks again for what its jobs wait for
@@ -119,6 +122,16 @@ MATCHES_MAX = 100  # jobs that one custom id finds in all queues of a shard
 DISK_RESERVE_BYTES = 64 * MIB  # below this much free space pushes and pulls are refused
 DISK_FLOOR_BYTES = 16 * MIB  # ... and results of acks must leave this much, for the acks themselves
 DISK_BALLAST_BYTES = 4 * MIB  # given back to the file system so that acks can still be committed
+
+# Schedules
+SCHEDULE_NAME_MAX = 256  # characters: it is routed as a queue is
+SCHEDULES_MAX = 5_000  # of one shard
+SCHEDULE_BYTES_MAX = 128 * KIB  # payload of its jobs: the shard keeps it in memory
+SCHEDULES_BYTES_MAX = 64 * MIB  # ... of all schedules of one shard
+SCHEDULES_PAGE_MAX = 500  # of one answer, which ends before 4 MiB of payload
+EVERY_MS_MIN = SECOND_MS
+TICKS_MAX = 1_000  # shown at once, and made up for after a stop
+TICK_AHEAD_MS = 2_000  # a tick that is further ahead of the shard's clock is refused
 
 # The router
 OUTSTANDING_MAX = 20_000  # requests forwarded to one shard and not yet answered

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from pyq.cron import Cron
 from pyq.job import JobState
-from pyq.limits import LEASE_MS_DEFAULT, LOG_LINES_MAX, REMOVED_MAX
+from pyq.limits import LEASE_MS_DEFAULT, LOG_LINES_MAX, REMOVED_MAX, SCHEDULES_PAGE_MAX
 from pyq.options import Options
 from pyq.wire import Verb
 
@@ -389,6 +390,57 @@ class Rewatch:
 
 
 @dataclass(slots=True)
+class AddSchedule:
+    """Add a schedule, or change the one of this name; the same words again change nothing."""
+
+    origin: Origin
+    name: str
+    cron: Cron
+    queue: str
+    job: str  # name of its jobs
+    payload: bytes
+    options: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Unschedule:
+    origin: Origin
+    name: str
+
+
+@dataclass(slots=True)
+class Suspend:
+    """Pause a schedule, or let it go on with the ticks to come."""
+
+    origin: Origin
+    name: str
+    paused: bool
+
+
+@dataclass(slots=True)
+class Fired:
+    """A tick had its job, or is skipped with those before it."""
+
+    origin: Origin
+    name: str
+    tick: int
+    job_id: bytes = b""  # of the job created; empty: none was
+    skipped: int = 0  # ticks without a job
+
+
+@dataclass(slots=True)
+class Schedules:
+    """One schedule by its name, or those changed after a cursor; waits at most `wait_ms`."""
+
+    origin: Origin
+    name: str = ""
+    epoch: int = 0
+    after: int = 0
+    limit: int = SCHEDULES_PAGE_MAX
+    wait_ms: int = 0
+
+
+@dataclass(slots=True)
 class Tend:
     """A shard's order to itself: look after the dead letters of a queue, a page at a time."""
 
@@ -446,6 +498,7 @@ Command: TypeAlias = (
     | Log | Retry | Cancel | Purge | Promote | Update | Get | List | Counts | Result | Logs
     | DeadStats | Configure | Pause | Drain | Clean | Obliterate | Events | Tend
     | Block | Open | States | Outbox | Deliver | Rewatch
+    | AddSchedule | Unschedule | Suspend | Fired | Schedules
     | Sweep | Stats | Ping | Workers | StopWorkers | Goodbye
 )  # fmt: skip
 

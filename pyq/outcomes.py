@@ -8,6 +8,7 @@ from typing import Any
 
 from pyq.durations import Duration, duration_ms
 from pyq.limits import DELAY_MS_MAX
+from pyq.references import dependency_ids
 
 
 class Outcome(Exception):
@@ -42,6 +43,17 @@ class Snooze(Release):
 
     def __init__(self, delay: Duration) -> None:
         super().__init__(delay)
+
+
+class WaitFor(Outcome):
+    """Wait for further jobs, given as handles or ids: this one is blocked until they have
+    completed, then its handler is called again. Nothing is charged; its options `on_dep_fail`
+    and `dep_timeout` hold. With those it waited for before, up to 1,000 in all.
+    """
+
+    def __init__(self, *jobs: Any) -> None:
+        super().__init__("waits for further jobs")
+        self.ids = dependency_ids(jobs[0] if len(jobs) == 1 else jobs, "WaitFor")
 
 
 class Failed(Outcome):

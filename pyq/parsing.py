@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
+from pyq.cron import check_cron
 from pyq.errors import BadOption, Status
 from pyq.ids import slot_of_id
 from pyq.job import ACTIVE, STATE_WORDS, JobState
@@ -28,6 +29,8 @@ from pyq.limits import (
     PULL_QUEUES_MAX,
     REGISTRATION_CHARACTERS_MAX,
     REMOVED_MAX,
+    SCHEDULE_BYTES_MAX,
+    SCHEDULES_PAGE_MAX,
     SHARDS_MAX,
     TAG_MAX,
     WAIT_MS_MAX,
@@ -41,6 +44,7 @@ from pyq.messages import (
     UNWATCH,
     WATCH,
     Ack,
+    AddSchedule,
     Block,
     Cancel,
     Change,
@@ -55,6 +59,7 @@ from pyq.messages import (
     Extend,
     Fail,
     Filters,
+    Fired,
     Get,
     Goodbye,
     Heartbeat,
@@ -78,17 +83,21 @@ from pyq.messages import (
     Retry,
     Return,
     Row,
+    Schedules,
     States,
     Stats,
     StopWorkers,
+    Suspend,
     Sweep,
     Unpull,
+    Unschedule,
     Update,
     Worker,
     Workers,
 )
 from pyq.options import check_name, check_options, check_queue, shown
 from pyq.routes import slot_of
+from pyq.schedule import check_schedule_name, check_template
 from pyq.wire import Header, Verb, WireError
 
 _FILTER_LENGTHS = {"name": NAME_MAX, "tag": TAG_MAX, "group": GROUP_MAX, "reason": 32}
@@ -554,6 +563,52 @@ def _row(kind: Any, job_id: Any, verdict: Any, error: Any) -> Row:
     )
 
 
+def _schedule(header: Header, origin: Origin, body: tuple[Any, ...]) -> AddSchedule:
+    cron, queue, job, payload, options = body
+    _need(type(cron) is dict, "the times are not a map")
+    return AddSchedule(
+        origin,
+        check_schedule_name(header.queue),
+        check_cron(cron),
+        check_queue(queue),
+        check_name(job),
+        _blob(payload, SCHEDULE_BYTES_MAX, "the payload of a schedule"),
+        check_template(_options_map(options)),
+    )
+
+
+def _unschedule(header: Header, origin: Origin, body: tuple[Any, ...]) -> Unschedule:
+    return Unschedule(origin, check_schedule_name(header.queue))
+
+
+def _suspend(header: Header, origin: Origin, body: tuple[Any, ...]) -> Suspend:
+    _need(type(body[0]) is bool, "paused is neither true nor false")
+    return Suspend(origin, check_schedule_name(header.queue), body[0])
+
+
+def _fired(header: Header, origin: Origin, body: tuple[Any, ...]) -> Fired:
+    tick, job_id, skipped = body
+    return Fired(
+        origin,
+        check_schedule_name(header.queue),
+        _int(tick, 1, _MOMENT_MAX, "tick"),
+        b"" if job_id is None else _job_id(job_id),
+        _int(skipped, 0, 1 << 31, "skipped"),
+    )
+
+
+def _schedules(header: Header, origin: Origin, body: tuple[Any, ...]) -> Schedules:
+    epoch, after, limit, wait_ms = body
+    return Schedules(
+        origin,
+        header.queue,
+        _int(epoch, 0, (1 << 32) - 1, "epoch"),
+        _int(after, 0, 1 << 62, "after"),
+        _int(limit, 1, SCHEDULES_PAGE_MAX, "limit"),
+        _int(wait_ms, 0, WAIT_MS_MAX, "wait_ms"),
+    )
+
+
 _PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
     Verb.PUSH: _push,
     Verb.PULL: _pull,
@@ -594,4 +649,9 @@ _PARSERS: dict[int, Callable[[Header, Origin, tuple[Any, ...]], Command]] = {
     Verb.BLOCK: _block,
     Verb.OUTBOX: _outbox,
     Verb.DELIVER: _deliver,
+    Verb.SCHEDULE: _schedule,
+    Verb.UNSCHEDULE: _unschedule,
+    Verb.SUSPEND: _suspend,
+    Verb.FIRED: _fired,
+    Verb.SCHEDULES: _schedules,
 }

@@ -74,18 +74,26 @@ class Queue:
           one; "extend" returns the holder, pushed out to this job's due time. `unique_ttl`: the
           key is held for exactly this long instead, up to 365 days
         - `group` (none): jobs of one group run one at a time, in order; 1 to 256 characters
+        - `depends_on` (none): jobs of any queue that must complete first, as handles or ids, up to
+          1,000; until then this one is blocked. `on_dep_fail` ("fail"): when one of them fails for
+          good, "fail" makes this one dead, too, "ignore" runs it all the same, "hold" leaves it
+          blocked until that one is retried and completes. `dep_timeout` (none): longest time
+          blocked, then it is dead. Its handler finds their results in `job.dependencies()`
         - `tags` (none): up to 20 texts of 1 to 128 characters, to list by
         - `meta` (none): a dict of up to 4 KiB packed, shown in views
         - `keep_completed` (True: as the queue's settings say): False forgets record and result at
           completion; a whole number keeps it until so many later jobs have completed, up to
           1,000,000; a timedelta or text such as "7d" keeps it that long, a minute to ten years
 
-        Raises BadOption, PayloadError or TooLarge before anything is sent; Busy, DiskFull or
+        Raises BadOption, PayloadError or TooLarge before anything is sent; DepUnknown if a job
+        it depends on is not known; Busy, DiskFull or
         Unavailable when the cluster refused; OutcomeUnknown when the job may or may not have
         been added (add it again with the same `job_id` to be sure).
         """
         wire = options_to_wire(options) or None if options else None
         check_name(name)
+        if wire is not None and wire.get("depends_on"):
+            self.client.must_know(wire["depends_on"], self._slot)
         connection = self.client.connection()
         id_bytes = connection.ids.make(self._slot)[0]
         reply = connection.request(

@@ -76,6 +76,11 @@ class Verb(IntEnum):
     OUTBOX = 40  # rows that a shard has for others
     DELIVER = 41  # ... brought to them
     OPEN = 42  # the gate of a flow: all of it is there
+    SCHEDULE = 50  # a schedule is added, or changed
+    UNSCHEDULE = 51  # ... removed
+    SCHEDULES = 52  # ... listed, and what changed of them waited for
+    FIRED = 53  # ... has come past a tick
+    SUSPEND = 54  # ... fires no more, or does again
 
 
 class Flag(IntFlag):

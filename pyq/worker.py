@@ -102,7 +102,7 @@ class Worker:
         """Work in background threads and return at once. Signals are left alone."""
         if self._fetcher is not None:
             raise UsageError("this worker was started before; make a new one")
-        handoff = Handoff()
+        handoff = Handoff(self.url)
         self._fetcher = Fetcher(
             self.url,
             self.id,

@@ -22,12 +22,14 @@ ADDING_VERBS = frozenset((Verb.PUSH, Verb.PULL))
 ENDING_VERBS = frozenset(
     (
         *(Verb.ACK, Verb.FAIL, Verb.RELEASE, Verb.HEARTBEAT, Verb.EXTEND, Verb.PROGRESS, Verb.LOG),
-        *(Verb.BLOCK, Verb.OUTBOX, Verb.DELIVER, Verb.OPEN),
+        *(Verb.BLOCK, Verb.OUTBOX, Verb.DELIVER, Verb.OPEN, Verb.FIRED),
         *(Verb.UNPULL, Verb.RETURN, Verb.GOODBYE, Verb.SWEEP, Verb.PING),
     )
 )
 # Long polls: nobody waits for them when the router stops.
-WAITING_VERBS = frozenset((Verb.PULL, Verb.RESULT, Verb.HEARTBEAT, Verb.EVENTS, Verb.OUTBOX))
+WAITING_VERBS = frozenset(
+    (Verb.PULL, Verb.RESULT, Verb.HEARTBEAT, Verb.EVENTS, Verb.OUTBOX, Verb.SCHEDULES)
+)
 _VERB_AT = 1
 
 

@@ -34,7 +34,10 @@ SPLIT_VERBS = frozenset(
 )
 # Questions and orders that every shard gets as they are.
 SCATTER_VERBS = frozenset(
-    (Verb.PING, Verb.GET, Verb.LIST, Verb.COUNTS, Verb.STATS, Verb.WORKERS, Verb.STOP_WORKERS)
+    (
+        *(Verb.PING, Verb.GET, Verb.LIST, Verb.COUNTS, Verb.STATS, Verb.WORKERS),
+        *(Verb.STOP_WORKERS, Verb.SCHEDULES),
+    )
 )
 # Spoken between router and shard, or with the supervisor; nobody may send them here.
 REFUSED_VERBS = frozenset((Verb.RETURN, Verb.PROCESSES, Verb.SHUTDOWN))

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from pyq.job import Verdict
 from pyq.messages import Reply, Row
+from pyq.schedule import Schedule
 from pyq.settings import Settings
 from shardnode.core.state import Job, TimedKey
 
@@ -92,6 +93,9 @@ class Rare:
     links: dict[int, tuple[int, int]] = field(default_factory=dict)
     # Jobs of this shard that others depend on, by id and shard; False: no more.
     watchers: dict[tuple[bytes, int], bool] = field(default_factory=dict)
+    # What was said of schedules, by name, and how far they have come. None: forgotten.
+    schedules: dict[str, Schedule | None] = field(default_factory=dict)
+    ticks: dict[str, Schedule] = field(default_factory=dict)
     revived: dict[bytes, None] = field(default_factory=dict)  # ids whose tombstone goes
     trimmed_count: int = 0  # oldest tombstones to drop
     ended_before: int = 0  # wall: tombstones of what ended before go, with their custom ids
@@ -174,6 +178,8 @@ class Effects:
         rare.confirmed.update(later.confirmed)
         rare.links.update(later.links)
         rare.watchers.update(later.watchers)
+        rare.schedules.update(later.schedules)
+        rare.ticks.update(later.ticks)
         rare.revived.update(later.revived)
         rare.trimmed_count += later.trimmed_count
         rare.ended_before = max(rare.ended_before, later.ended_before)

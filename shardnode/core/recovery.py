@@ -5,11 +5,12 @@ normally. Everything else in memory is a function of the records.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyq.job import ACTIVE, BLOCKED, COMPLETED, DEAD, DELAYED, WAITING
 from pyq.limits import TIMEOUT_GRACE_MS
 from pyq.messages import Row
+from pyq.schedule import Schedule
 from pyq.settings import Settings
 from shardnode.core.dependencies import pin
 from shardnode.core.effects import Now
@@ -41,6 +42,7 @@ class Loaded:
     mail: list[tuple[int, int, Row]]  # target, number; not confirmed yet, by number
     links: list[tuple[int, int, int]]  # other shard, last number sent to it, and received from it
     watchers: list[tuple[bytes, int]]  # job of this shard, shard where others depend on it
+    schedules: list[Schedule] = field(default_factory=list)
 
 
 def restore_queues(state: ShardState, loaded: Loaded, now: Now) -> None:
@@ -67,6 +69,8 @@ def restore_queues(state: ShardState, loaded: Loaded, now: Now) -> None:
     for job_id, shard in loaded.watchers:
         state.awaited.setdefault(job_id, Awaited()).shards[shard] = None
     state.rewatch_at = now.mono_ms
+    for schedule in loaded.schedules:
+        state.schedules.put(schedule)
 
 
 def restore_jobs(state: ShardState, jobs: Iterable[Job], now: Now) -> None:

@@ -13,9 +13,10 @@ from typing import NamedTuple, TypeAlias
 from pyq.ids import slot_of_id
 from pyq.job import GONE, JobState
 from pyq.limits import DISK_RESERVE_BYTES, EVENTS_MAX, MIB, SWEEP_MS_MAX, SWEEP_MS_MIN
-from pyq.messages import Events, Heartbeat, Outbox, Pull, Result, Row, Worker
+from pyq.messages import Events, Heartbeat, Outbox, Pull, Result, Row, Schedules, Worker
 from pyq.options import Options
 from pyq.routes import shard_of
+from pyq.schedule import Schedule
 from pyq.settings import DEFAULT_SETTINGS, Settings
 from shardnode.core.heap import ReadyLine
 from shardnode.core.timers import Timers
@@ -356,6 +357,70 @@ class ParkedEvents:
         self.done = False
 
 
+class ParkedSchedules:
+    """The coordinator, waiting for a schedule to be added, changed or removed."""
+
+    __slots__ = ("command", "done")
+
+    def __init__(self, command: Schedules) -> None:
+        self.command = command
+        self.done = False
+
+
+class Timetable:
+    """The schedules of a shard, those removed of late among them, in order of their last change."""
+
+    __slots__ = ("_changes", "_records", "bytes_count", "changed", "forget_at", "readers")
+
+    def __init__(self) -> None:
+        self._records: dict[str, Schedule] = {}
+        self._changes: dict[str, int] = {}  # number of the last change of each, in order
+        self.changed = 0  # number of the last change
+        self.bytes_count = 0  # of payloads
+        self.forget_at: int | None = None  # wall: when the first of those removed is forgotten
+        self.readers: list[ParkedSchedules] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Schedule]:
+        return iter(self._records.values())
+
+    def get(self, name: str) -> Schedule | None:
+        return self._records.get(name)
+
+    def put(self, schedule: Schedule) -> None:
+        """A schedule is as this record says from now on, and readers shall know."""
+        self.drop(schedule.name)
+        self._records[schedule.name] = schedule
+        self.bytes_count += len(schedule.payload)
+        self.changed += 1
+        self._changes[schedule.name] = self.changed
+        if schedule.removed_at:
+            forget_at = schedule.removed_at + TOMBSTONE_MS_MAX
+            self.forget_at = min(self.forget_at or forget_at, forget_at)
+
+    def advance(self, schedule: Schedule) -> None:
+        """A schedule has come further, which readers need not know."""
+        self._records[schedule.name] = schedule
+
+    def drop(self, name: str) -> None:
+        """Forget a schedule, if it is known."""
+        known = self._records.pop(name, None)
+        if known is not None:
+            self.bytes_count -= len(known.payload)
+            del self._changes[name]
+
+    def since(self, after: int) -> list[tuple[int, Schedule]]:
+        """Return number and record of those changed after a number, in order."""
+        found: list[tuple[int, Schedule]] = []
+        for name, number in reversed(self._changes.items()):
+            if number <= after:
+                break
+            found.append((number, self._records[name]))
+        return found[::-1]
+
+
 class EventLog:
     """The last events of a shard, numbered; recorded only while somebody reads them.
 
@@ -556,6 +621,7 @@ class ShardState:
         self.relays: list[ParkedOutbox] = []
         self.has_mail = False  # posted since the relays were last looked at
         self.rewatch_at = 0
+        self.schedules = Timetable()
         self.tombstones_count = 0
         self.parked_count = 0
         self.grants_made = 0  # makes the tokens of several pulls of one turn differ

@@ -340,6 +340,9 @@ class Pair:
     def compare(self) -> None:
         """Every job in its order, every count, and how those ended that are not kept."""
         model = self.model
+        self.in_time()
+        self.rig.turn(())
+        self.compare_answers()
         foretold = [self.view(job) for job in model.jobs.values()]
         views = self.views()
         got = [{name: view[name] for name in foretold[0]} for view in views] if foretold else views

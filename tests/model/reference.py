@@ -90,7 +90,8 @@ class Model(Operators):
             who = job.lease.who
             self.newest[who] = max(self.newest.get(who, 0), job.lease.sequence)
         for queue in self.queues.values():
-            queue.window = [self.mono for _ in queue.window]
+            window = queue.settings.rate_per_ms
+            queue.window = [self.mono for at in queue.window if at + window >= self.mono]
         for tomb in self.tombs.values():
             tomb.lingers_until = 0
         self.sweep_at = self.mono + self.period()

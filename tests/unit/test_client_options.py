@@ -75,6 +75,8 @@ def test_every_option_has_a_type_and_reaches_the_wire() -> None:
         "delay": "1m", "priority": 1, "lifo": True, "attempts": 2, "backoff": 1, "timeout": 5,
         "ttl": "2h", "job_id": "a", "unique": "k", "on_conflict": "extend", "unique_ttl": "1h",
         "tags": ["x", "y", "x"], "meta": {"trace": 7}, "keep_completed": "7d",
+        "depends_on": "0197c0de-0000-7000-8000-000000000001", "on_dep_fail": "hold",
+        "dep_timeout": "1h",
     }  # fmt: skip
     checked = check_options(options_to_wire(options))
 
@@ -84,7 +86,8 @@ def test_every_option_has_a_type_and_reaches_the_wire() -> None:
     assert check_options(options_to_wire({"group": "g"})).group == "g"
     given = set(options) | {"group", "run_at"}
     assert given == set(JobOptions.__annotations__)
-    reached = {name.removesuffix("_ms") for name in OPTION_NAMES} - {"keep", "keep_count"}
+    not_for_users = {"keep", "keep_count", "gate"}  # in other words, or for flows only
+    reached = {name.removesuffix("_ms") for name in OPTION_NAMES} - not_for_users
     assert given == reached
 
 

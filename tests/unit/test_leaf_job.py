@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyq.job import COMPLETED, DEAD, GONE, LEGAL, MOVES, STATE_WORDS, WAITING, JobState
+from pyq.job import BLOCKED, COMPLETED, DEAD, GONE, LEGAL, MOVES, STATE_WORDS, WAITING, JobState
 
 
 def test_numbers_of_states_are_on_disks_and_never_change():
@@ -24,7 +24,7 @@ def test_rows_say_what_the_table_says():
             assert LEGAL[source][target] == (key in MOVES)
 
 
-@pytest.mark.parametrize(("end", "targets"), [(COMPLETED, {GONE, WAITING}), (DEAD, {GONE, WAITING})])
+@pytest.mark.parametrize(("end", "targets"), [(COMPLETED, {GONE, WAITING, BLOCKED}), (DEAD, {GONE, WAITING, BLOCKED})])
 def test_an_ended_job_only_leaves_or_is_retried(end, targets):
     assert {target for source, target in MOVES if source is end} == targets
 
