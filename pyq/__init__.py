@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pyq.given_options import backoff_preview, exponential
     from pyq.handle import Job, LogLine
     from pyq.queue import Queue
+    from pyq.schedules import Schedules, cron_preview
     from pyq.worker import Worker
 
 # Imported on first use: a shard needs no client, and a producer no worker.
@@ -62,6 +63,8 @@ _LATE = {
     "Job": "pyq.handle",
     "LogLine": "pyq.handle",
     "DeadLetters": "pyq.deadletters",
+    "Schedules": "pyq.schedules",
+    "cron_preview": "pyq.schedules",
     "QueueEvents": "pyq.events",
     "Event": "pyq.events",
     "Worker": "pyq.worker",
@@ -74,6 +77,8 @@ __all__ = [
     "Backoff", "exponential", "backoff_preview",
     # jobs that wait for each other
     "Step", "chain", "FlowNode",
+    # jobs by the clock
+    "Schedules", "cron_preview",
     # what happens
     "QueueEvents", "Event",
     # running jobs

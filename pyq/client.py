@@ -44,6 +44,7 @@ from pyq.wire import ALL_SHARDS, BY_QUEUE, ROUTER, Verb, WireError, unpack_body
 
 if TYPE_CHECKING:
     from pyq.flows import FlowNode, Step
+    from pyq.schedules import Schedules
 
 # As in messages.py, whose import applications need not pay for.
 _WANT_PAYLOAD, _WANT_RESULT = 1, 2
@@ -111,6 +112,13 @@ class Client:
     def queue(self, name: str) -> Queue:
         """Return the queue of this name (1 to 256 characters). Asks nothing."""
         return Queue(self, name)
+
+    @property
+    def cron(self) -> "Schedules":
+        """The schedules of the cluster: jobs by the clock. Asks nothing."""
+        from pyq.schedules import Schedules
+
+        return Schedules(self)
 
     def flow(self, root: "Step") -> "FlowNode":
         """Add a step with all its children, all or none; returns the tree of handles.

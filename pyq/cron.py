@@ -261,6 +261,8 @@ def step_hints(pattern: str) -> list[str]:
     """Return a sentence for each step in a checked pattern that leaves a shorter one at the end."""
     fields = pattern.split()
     hints: list[str] = []
+    if len(fields) < 5:  # a macro, or none
+        return hints
     for (name, low, high), field in zip(FIELDS[-len(fields) :], fields, strict=True):
         start, _, step = field.partition("/")
         if name not in ("second", "minute", "hour") or start != "*" or not step.isdigit():

@@ -384,7 +384,7 @@ class Deliver:
 
 @dataclass(slots=True)
 class Rewatch:
-    """A shard's order to itself: ask again for what its jobs depend on, from `after` on."""
+    """A shard's order to itself: ask again for what its jobs depend on, so many at a time."""
 
     origin: Origin
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from pyq.cron import Cron, check_cron
+from pyq.cron import Cron
 from pyq.errors import BadOption
 from pyq.limits import SCHEDULE_NAME_MAX
 from pyq.options import check_name, check_options
 from pyq.routes import slot_of
 
 # What belongs to one job cannot be an option of all jobs of a schedule.
-NO_TEMPLATE = ("job_id", "run_at", "depends_on", "dep_timeout_ms", "on_dep_fail")
+NO_TEMPLATE = ("job_id", "run_at", "depends_on", "dep_timeout_ms", "on_dep_fail", "gate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,13 @@ class Schedule:
             (other.cron, other.queue, other.job, other.payload, other.options)
         )
 
-    def has_other_times(self, other: "Schedule") -> bool:
-        """Whether their ticks differ."""
+    def begins_anew(self, other: "Schedule") -> bool:
+        """Whether this one has other ticks, or sends their jobs elsewhere: then what has passed
+        is none of its.
+        """
         mine, others = self.cron, other.cron
-        return (mine.pattern, mine.every_ms, mine.zone, mine.start_at) != (
-            (others.pattern, others.every_ms, others.zone, others.start_at)
+        return (self.queue, mine.pattern, mine.every_ms, mine.zone, mine.start_at) != (
+            (other.queue, others.pattern, others.every_ms, others.zone, others.start_at)
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -66,10 +68,13 @@ class Schedule:
 
 
 def schedule_from_wire(view: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of a view; names that a newer cluster adds are left out."""
+    """Return the schedule of a view, not checked: the data of zones may differ from host to host.
+
+    Names that a newer cluster adds are left out.
+    """
     known = {name: view[name] for name in Schedule.__slots__ if name in view}
-    known["cron"] = check_cron(view["cron"])
-    return Schedule(**known)
+    times = {name: view["cron"][name] for name in Cron.__slots__ if name in view["cron"]}
+    return Schedule(**{**known, "cron": Cron(**times)})
 
 
 def removed(schedule: Schedule, now_ms: int) -> Schedule:
@@ -80,7 +85,7 @@ def removed(schedule: Schedule, now_ms: int) -> Schedule:
 def check_template(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options of a schedule's jobs, checked, in the form in which records keep them."""
     for name in NO_TEMPLATE:
-        if name in (options or {}):
+        if (options or {}).get(name):
             raise BadOption(f"{name} belongs to one job; the jobs of a schedule cannot have it")
     check_options(options)
     return {name: _kept(value) for name, value in (options or {}).items()}

@@ -6,19 +6,19 @@ of them has ended, so that they can read its result. Ends are not passed on at o
 """
 
 from collections.abc import Sequence
-from itertools import islice
 
 from pyq.ids import id_to_text, slot_of_id
 from pyq.job import BLOCKED, COMPLETED, Verdict
-from pyq.limits import ERROR_BYTES_MAX, SETTLED_MAX
+from pyq.limits import ERROR_BYTES_MAX
 from pyq.messages import RESOLVE, UNWATCH, WATCH, Row
 from pyq.routes import shard_of
-from shardnode.core.effects import Effects
+from shardnode.core.effects import Effects, Found, Stored
 from shardnode.core.mail import post
-from shardnode.core.state import Awaited, Job, ShardState
+from shardnode.core.state import Awaited, Ended, Job, ShardState
 
 DONE = int(Verdict.COMPLETED)
 UNKNOWN = int(Verdict.REMOVED)  # what is said of a job that nobody knows
+_HOPEFUL = bytes((0, DONE))  # has not ended, or as it should
 
 
 def shard_of_job(state: ShardState, job_id: bytes) -> int:
@@ -81,6 +81,16 @@ def pin(state: ShardState, job: Job, due: bool) -> None:
     state.pinned[job.seq] = due
 
 
+def pin_completed(state: ShardState, dep_ids: Sequence[bytes], found: Found) -> None:
+    """Jobs that are depended on, and have completed before, are kept from now on."""
+    for dep_id in dep_ids:
+        known = found.get(("job", dep_id))
+        if not isinstance(known, Stored) or dep_id not in state.awaited:
+            continue
+        if known.job.state is COMPLETED and known.job.seq not in state.pinned:
+            pin(state, known.job, False)
+
+
 def unpin(state: ShardState, job: Job) -> bool:
     """The record of a job is needed no more, or becomes another; returns whether it was due."""
     awaited = state.awaited.get(job.id)
@@ -97,24 +107,43 @@ def tell(state: ShardState, job_id: bytes, verdict: int, error: str, effects: Ef
     row = Row(RESOLVE, job_id, verdict, error[: ERROR_BYTES_MAX // 16])
     for shard in awaited.shards:
         post(state, shard, row, effects)
-    if awaited.jobs:
-        state.fallout.append((job_id, verdict, row.error))
+    note_end(state, job_id, verdict, row.error)
 
 
-def take_fallout(state: ShardState) -> list[tuple[Job, int, int, str]]:
-    """Return a bounded number of (dependent, place, verdict, error): edges to be settled now."""
-    edges: list[tuple[Job, int, int, str]] = []
-    while state.fallout and len(edges) < SETTLED_MAX:
-        job_id, verdict, error = state.fallout[0]
-        awaited = state.awaited.get(job_id)
-        waiting = _unsettled(awaited, job_id, verdict) if awaited is not None else []
-        part = list(islice(waiting, SETTLED_MAX - len(edges)))
-        edges += [(job, place, verdict, error) for job, place in part]
-        if len(part) == len(waiting):
+def note_end(state: ShardState, job_id: bytes, verdict: int, error: str) -> None:
+    """Dependents of this shard are to be settled soon."""
+    awaited = state.awaited.get(job_id)
+    if awaited is not None and awaited.jobs:
+        state.fallout.append(Ended(job_id, verdict, error, [*reversed(awaited.jobs.values())]))
+
+
+def take_fallout(state: ShardState, limit: int) -> list[tuple[Job, int, Ended]]:
+    """Return at most `limit` of (dependent, place, what it waited for): edges to settle now."""
+    edges: list[tuple[Job, int, Ended]] = []
+    while state.fallout and len(edges) < limit:
+        ended = state.fallout[0]
+        while ended.left and len(edges) < limit:
+            job = ended.left.pop()
+            if job.state is not BLOCKED:
+                continue
+            place = job.options.edges.index(ended.id)
+            if job.need_detail().settled[place] not in (ended.verdict, DONE):
+                edges.append((job, place, ended))
+        if not ended.left:
             state.fallout.popleft()
-        else:
-            break
     return edges
+
+
+def ask_again(state: ShardState) -> None:
+    """Whatever blocked jobs wait for is to be asked about, in case an answer was missed."""
+    seen: set[int] = set()
+    for awaited in state.awaited.values():
+        for seq, job in awaited.jobs.items():
+            if seq in seen or job.state is not BLOCKED:
+                continue
+            seen.add(seq)
+            known = zip(job.options.edges, job.need_detail().settled, strict=True)
+            state.unasked.update((dep_id, None) for dep_id, verdict in known if verdict != DONE)
 
 
 def settle(job: Job, place: int, verdict: int) -> None:
@@ -142,22 +171,14 @@ def failure_of(job: Job, error: str = "") -> str | None:
     """Return the sentence about the dependency that makes the job dead, or None."""
     if job.options.on_dep_fail != "fail":
         return None
-    for dep_id, verdict in zip(job.options.edges, job.need_detail().settled, strict=True):
+    settled = job.need_detail().settled
+    if not settled.translate(None, _HOPEFUL):
+        return None
+    for dep_id, verdict in zip(job.options.edges, settled, strict=True):
         if verdict not in (0, DONE):
             word = Verdict(verdict).word
             return f"dependency {id_to_text(dep_id)} is {word}" + (f": {error}" if error else "")
     return None
-
-
-def _unsettled(awaited: Awaited, job_id: bytes, verdict: int) -> list[tuple[Job, int]]:
-    """Return the blocked dependents of a job that do not know yet how it ended."""
-    waiting: list[tuple[Job, int]] = []
-    for job in awaited.jobs.values():
-        if job.state is BLOCKED:
-            place = job.options.edges.index(job_id)
-            if job.need_detail().settled[place] not in (verdict, DONE):
-                waiting.append((job, place))
-    return waiting
 
 
 def _let_go(state: ShardState, job_id: bytes, awaited: Awaited, effects: Effects) -> None:

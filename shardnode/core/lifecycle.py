@@ -462,11 +462,14 @@ def settle_fallout(state: ShardState, now: Now, effects: Effects) -> None:
     state.unsettled = []
     for job in looked_at:
         _look_at(state, job, "", now, effects)
-    for job, place, verdict, error in take_fallout(state):
-        if job.state is BLOCKED:
-            settle(job, place, verdict)
-            effects.changed[job.seq] = job
-            _look_at(state, job, error, now, effects)
+    while state.fallout and state.settle_left:
+        edges = take_fallout(state, state.settle_left)
+        state.settle_left -= len(edges)
+        for job, place, ended in edges:
+            if job.state is BLOCKED:
+                settle(job, place, ended.verdict)
+                effects.changed[job.seq] = job
+                _look_at(state, job, ended.error, now, effects)
 
 
 def end_blocked(state: ShardState, now: Now, effects: Effects) -> None:

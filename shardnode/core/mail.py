@@ -25,8 +25,8 @@ def post(state: ShardState, target: int, row: Row, effects: Effects) -> None:
 def confirm(state: ShardState, target: int, number: int, effects: Effects) -> None:
     """The target has applied all rows up to this number."""
     bag = state.mail.get(target)
-    if bag is None or not bag.rows or bag.rows[0][0] > number:
-        return
+    if bag is None or not bag.rows or not bag.rows[0][0] <= number <= bag.sent:
+        return  # known before; or never sent: then data was lost here, and the relay says so
     while bag.rows and bag.rows[0][0] <= number:
         bag.rows.popleft()
     effects.rare.confirmed[target] = number

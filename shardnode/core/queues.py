@@ -184,7 +184,7 @@ def supersede(state: ShardState, job: Job, effects: Effects) -> Job:
             group.exposed[twin.seq] = twin
         else:
             group.behind[group.behind.index(job)] = twin
-    if options.ttl_ms and twin.lease is None:
+    if twin.may_expire:
         state.timers.expire(twin)
     for dep_id in options.edges:
         state.awaited[dep_id].jobs[twin.seq] = twin

@@ -119,7 +119,7 @@ def _restore_live(state: ShardState, job: Job, now: Now) -> None:
         state.timers.block(job)
     elif job.state is ACTIVE:
         _restore_lease(state, job, now)
-    if options.ttl_ms and job.lease is None:
+    if job.may_expire:
         state.timers.expire(job)
 
 

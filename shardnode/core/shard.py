@@ -9,11 +9,13 @@ from typing import Any
 from pyq.limits import (
     RETENTION_MS,
     REWATCH_MS,
+    SETTLED_MAX,
     TEND_MS,
     TOMBSTONES_MAX,
 )
 from pyq.messages import (
     Ack,
+    AddSchedule,
     Block,
     Cancel,
     Clean,
@@ -26,6 +28,7 @@ from pyq.messages import (
     Events,
     Extend,
     Fail,
+    Fired,
     Get,
     Goodbye,
     Heartbeat,
@@ -48,15 +51,19 @@ from pyq.messages import (
     Retry,
     Return,
     Rewatch,
+    Schedules,
     States,
     Stats,
     StopWorkers,
+    Suspend,
     Sweep,
     Tend,
     Unpull,
+    Unschedule,
     Update,
     Workers,
 )
+from shardnode.core.dependencies import ask_again
 from shardnode.core.effects import Effects, Found, Need, Now
 from shardnode.core.keys import free_keys
 from shardnode.core.lifecycle import end_blocked, expire, settle_fallout, wake_delayed
@@ -97,6 +104,15 @@ from shardnode.core.operations.relay import (
 )
 from shardnode.core.operations.removal import cancel, clean, drain, obliterate, purge
 from shardnode.core.operations.reports import extend, log, logs, progress
+from shardnode.core.operations.schedules import (
+    add_schedule,
+    expire_schedules,
+    fired,
+    forget_schedules,
+    schedules,
+    suspend,
+    unschedule,
+)
 from shardnode.core.operations.settings import configure, pause
 from shardnode.core.operations.settle import ack, fail, release
 from shardnode.core.operations.sweep import end_timed_out, router_seen, sweep, sweep_if_overdue
@@ -115,6 +131,7 @@ from shardnode.core.state import (
     ParkedOutbox,
     ParkedPull,
     ParkedResult,
+    ParkedSchedules,
     ShardState,
 )
 
@@ -163,6 +180,11 @@ _PLAIN: dict[type, Callable[[ShardState, Any, Now], Effects]] = {
     Workers: list_workers,
     StopWorkers: stop_workers,
     Goodbye: goodbye,
+    AddSchedule: add_schedule,
+    Unschedule: unschedule,
+    Suspend: suspend,
+    Fired: fired,
+    Schedules: schedules,
 }
 
 
@@ -213,6 +235,7 @@ class Shard:
             wake_parked(state)
         state.disk_low = disk_low
         state.disk_room = disk_room
+        state.settle_left = SETTLED_MAX
         free_keys(state, now, effects)
         wake_delayed(state, now, effects)
         expire(state, now, effects)
@@ -225,6 +248,7 @@ class Shard:
             state.retention_at = now.mono_ms + RETENTION_MS
             forget_old(state, now, effects)
             stop_if_idle(state, now)
+            forget_schedules(state, now, effects)
         self._serve(now, effects)
         return effects
 
@@ -238,6 +262,8 @@ class Shard:
             chores += [Tend(nobody, queue.name, after) for queue, after in state.tended.items()]
         if state.awaited and now.mono_ms >= state.rewatch_at:
             state.rewatch_at = now.mono_ms + REWATCH_MS
+            ask_again(state)
+        if state.unasked:
             chores.append(Rewatch(nobody))
         return chores
 
@@ -257,7 +283,7 @@ class Shard:
             candidates.append(state.tend_at)
         if state.awaited:
             candidates.append(state.rewatch_at)
-        if state.fallout:
+        if state.fallout or state.unasked:
             candidates.append(now.mono_ms)
         return min((at for at in candidates if at is not None), default=None)
 
@@ -289,3 +315,5 @@ class Shard:
                 expire_reader(state, who, effects)
             elif isinstance(who, ParkedOutbox):
                 expire_relay(state, who, effects)
+            elif isinstance(who, ParkedSchedules):
+                expire_schedules(state, who, effects)

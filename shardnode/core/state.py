@@ -12,7 +12,15 @@ from typing import NamedTuple, TypeAlias
 
 from pyq.ids import slot_of_id
 from pyq.job import GONE, JobState
-from pyq.limits import DISK_RESERVE_BYTES, EVENTS_MAX, MIB, SWEEP_MS_MAX, SWEEP_MS_MIN
+from pyq.limits import (
+    DISK_RESERVE_BYTES,
+    EVENTS_MAX,
+    MIB,
+    SETTLED_MAX,
+    SWEEP_MS_MAX,
+    SWEEP_MS_MIN,
+    TOMBSTONE_MS_MAX,
+)
 from pyq.messages import Events, Heartbeat, Outbox, Pull, Result, Row, Schedules, Worker
 from pyq.options import Options
 from pyq.routes import shard_of
@@ -185,6 +193,12 @@ class Job:
         """True if the job is removed as soon as its lease ends."""
         return self.detail is not None and self.detail.cancel_requested
 
+    @property
+    def may_expire(self) -> bool:
+        """True if its time to live counts: it was neither leased nor, after its death, retried."""
+        died_before = self.detail is not None and bool(self.detail.history)
+        return bool(self.options.ttl_ms) and self.lease is None and not died_before
+
     def twin(self) -> "Job":
         """Return a copy that takes the place of this object, which is gone from then on."""
         twin = Job()
@@ -335,6 +349,18 @@ class Awaited:
         self.shards: dict[int, None] = {}  # that have some
         self.seq = 0  # of its record, once it has completed here and for as long as it is kept
         self.queue: QueueState | None = None  # ... and its queue
+
+
+class Ended:
+    """The end of a job, and the dependents that have not been told yet, the next one last."""
+
+    __slots__ = ("error", "id", "left", "verdict")
+
+    def __init__(self, job_id: bytes, verdict: int, error: str, left: list[Job]) -> None:
+        self.id = job_id
+        self.verdict = verdict
+        self.error = error
+        self.left = left
 
 
 class Mailbag:
@@ -613,9 +639,10 @@ class ShardState:
         self.awaited: dict[bytes, Awaited] = {}  # by the id of the job that others depend on
         # Ended jobs whose record is kept for their dependents; True if it is due otherwise.
         self.pinned: dict[int, bool] = {}
-        # Ends that dependents have not been told yet: id, verdict, error; and who is left.
-        self.fallout: deque[tuple[bytes, int, str]] = deque()
-        self.unsettled: list[Job] = []
+        self.fallout: deque[Ended] = deque()  # ends that not all dependents have been told yet
+        self.settle_left = SETTLED_MAX  # how many more may be told in this turn
+        self.unsettled: list[Job] = []  # blocked, and to be looked at before the turn ends
+        self.unasked: dict[bytes, None] = {}  # dependencies to be asked about (again)
         self.mail: dict[int, Mailbag] = {}  # by target shard
         self.received: dict[int, int] = {}  # number of the last row applied, by source shard
         self.relays: list[ParkedOutbox] = []

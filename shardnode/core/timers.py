@@ -20,11 +20,18 @@ if TYPE_CHECKING:
         ParkedOutbox,
         ParkedPull,
         ParkedResult,
+        ParkedSchedules,
         QueueState,
     )
 
 Waiting: TypeAlias = Union[
-    "ParkedPull", "ParkedBeat", "ParkedResult", "ParkedEvents", "ParkedOutbox", bytes
+    "ParkedPull",
+    "ParkedBeat",
+    "ParkedResult",
+    "ParkedEvents",
+    "ParkedOutbox",
+    "ParkedSchedules",
+    bytes,
 ]
 T = TypeVar("T")
 
@@ -130,7 +137,7 @@ def _is_delayed_until(at_ms: int, job: "Job") -> bool:
 
 
 def _was_never_leased(at_ms: int, job: "Job") -> bool:
-    return job.lease is None and job.state in (WAITING, DELAYED, BLOCKED)
+    return job.may_expire and job.state in (WAITING, DELAYED, BLOCKED)
 
 
 def _is_blocked_since(at_ms: int, job: "Job") -> bool:

@@ -17,15 +17,20 @@ from shardnode.storage.records import (
     DeadRow,
     JobRow,
     RowReader,
+    ScheduleRow,
     StateRow,
+    TickRow,
     TombstoneRow,
     dead_row,
     job_row,
     matches,
     pack_settings,
+    read_schedule,
     read_settings,
     read_tombstone,
+    schedule_row,
     state_row,
+    tick_row,
     tombstone_rows,
 )
 
@@ -45,6 +50,8 @@ class MemoryStore:
         self._links: dict[int, tuple[int, int]] = {}
         self._watchers: set[tuple[bytes, int]] = set()
         self._timed_keys: dict[tuple[int, str], TimedKey] = {}
+        self._schedules: dict[str, ScheduleRow] = {}
+        self._ticks: dict[str, TickRow] = {}
         self._jobs: dict[int, JobRow] = {}
         self._payloads: dict[int, bytes] = {}
         self._states: dict[int, StateRow] = {}
@@ -71,6 +78,10 @@ class MemoryStore:
             timed_keys=[(*key, held) for key, held in sorted(self._timed_keys.items())],
             mail=[(*key, row) for key, row in sorted(self._mail.items())],
             links=[(shard, *link) for shard, link in sorted(self._links.items())],
+            schedules=[
+                read_schedule(row, self._ticks[name])
+                for name, row in sorted(self._schedules.items())
+            ],
             watchers=sorted(self._watchers),
         )
 
@@ -151,6 +162,7 @@ class MemoryStore:
                 self._settings[number] = packed
         self._windows.update(rare.windows)
         self._put_mail(rare)
+        self._put_schedules(rare)
         for key, held in rare.timed_keys.items():
             if held is None:
                 self._timed_keys.pop(key, None)
@@ -181,6 +193,15 @@ class MemoryStore:
         self._links.update(rare.links)
         for watcher, watches in rare.watchers.items():
             (self._watchers.add if watches else self._watchers.discard)(watcher)
+
+    def _put_schedules(self, rare: Rare) -> None:
+        self._ticks.update((name, tick_row(schedule)) for name, schedule in rare.ticks.items())
+        for name, schedule in rare.schedules.items():
+            if schedule is None:
+                self._schedules.pop(name, None)
+                self._ticks.pop(name, None)
+            else:
+                self._schedules[name] = schedule_row(schedule)
 
     def _remove_rare(self, rare: Rare) -> None:
         for number in rare.obliterated:

@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 import msgpack
 
+from pyq.cron import Cron
 from pyq.job import COMPLETED, DEAD, DELAYED, GONE, WAITING, JobState, Verdict
 from pyq.messages import Filters
 from pyq.options import DEFAULT_OPTIONS, Options, check_options
+from pyq.schedule import Schedule
 from pyq.settings import DEFAULT_SETTINGS, Settings, check_settings
 from shardnode.core.effects import Effects, Tombstone
 from shardnode.core.state import Detail, Grant, Job, LeaseEnd, QueueState, new_job, new_lease
@@ -21,6 +23,8 @@ StateRow: TypeAlias = tuple[
 ]
 TombstoneRow: TypeAlias = tuple[bytes, int, int, bytes, int, int, str | None]
 DeadRow: TypeAlias = tuple[int, int, int, str]
+ScheduleRow: TypeAlias = tuple[str, str, str, int, int, int, int, int, bytes, bytes, bytes]
+TickRow: TypeAlias = tuple[str, int, int, int, bytes]
 
 _packer = msgpack.Packer()
 
@@ -113,6 +117,57 @@ def read_settings(packed: bytes | None) -> Settings:
     if packed is None:
         return DEFAULT_SETTINGS
     return check_settings(msgpack.unpackb(packed, use_list=False), DEFAULT_SETTINGS)
+
+
+def schedule_row(schedule: Schedule) -> ScheduleRow:
+    """Return what was said of a schedule, in the order of the table `schedules`."""
+    return (
+        schedule.name,
+        schedule.queue,
+        schedule.job,
+        int(schedule.paused),
+        schedule.changed_at,
+        schedule.anchor_at,
+        schedule.since,
+        schedule.removed_at,
+        _packer.pack(schedule.cron.to_wire()),
+        _packer.pack(dict(schedule.options)),
+        schedule.payload,
+    )
+
+
+def tick_row(schedule: Schedule) -> TickRow:
+    """Return how far a schedule has come, in the order of the table `ticks`."""
+    return (
+        schedule.name,
+        schedule.last_tick,
+        schedule.fired_count,
+        schedule.skipped_count,
+        schedule.last_job,
+    )
+
+
+def read_schedule(row: ScheduleRow, tick: TickRow) -> Schedule:
+    """Return the schedule of two rows.
+
+    Its times are not checked again: a zone may be missing in the data of another release, and
+    a shard starts all the same.
+    """
+    name, queue, job, paused, changed_at, anchor_at, since, removed_at, cron, options, payload = row
+    return Schedule(
+        name,
+        Cron(**msgpack.unpackb(cron, use_list=False)),
+        queue,
+        job,
+        payload,
+        msgpack.unpackb(options, use_list=False),
+        bool(paused),
+        changed_at,
+        anchor_at,
+        since,
+        removed_at,
+        *tick[1:],
+    )
 
 
 def matches(job: Job, filters: Filters) -> bool:

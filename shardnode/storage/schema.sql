@@ -73,6 +73,31 @@ CREATE TABLE timed_keys (
     PRIMARY KEY (queue, key)
 ) WITHOUT ROWID;
 
+-- Schedules, those removed of late too: what was said of them. `times` (pyq/cron.py) and
+-- `options` (pyq/options.py) are msgpack maps of what differs from the defaults.
+CREATE TABLE schedules (
+    name       TEXT PRIMARY KEY,
+    queue      TEXT NOT NULL,
+    job        TEXT NOT NULL,
+    paused     INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    anchor_at  INTEGER NOT NULL,
+    since      INTEGER NOT NULL,
+    removed_at INTEGER NOT NULL,
+    times      BLOB NOT NULL,
+    options    BLOB NOT NULL,
+    payload    BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- ... and how far they have come: rewritten with each tick, so it stands apart.
+CREATE TABLE ticks (
+    name          TEXT PRIMARY KEY,
+    last_tick     INTEGER NOT NULL,
+    fired_count   INTEGER NOT NULL,
+    skipped_count INTEGER NOT NULL,
+    last_job      BLOB NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE jobs (
     seq        INTEGER PRIMARY KEY,
     id         BLOB NOT NULL,

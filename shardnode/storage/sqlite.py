@@ -31,10 +31,13 @@ from shardnode.storage.records import (
     job_row,
     matches,
     pack_settings,
+    read_schedule,
     read_settings,
     read_tombstone,
+    schedule_row,
     state_row,
     tag_mark,
+    tick_row,
     tombstone_rows,
 )
 from shardnode.storage.store import OutcomeUnknown, StoreError, StoreFull
@@ -59,6 +62,14 @@ _JOB_COLUMNS = "seq, id, queue, name, created_at, run_at, size, options, payload
 _STATE_COLUMNS = (
     "seq, state, ready, run_at, attempt, failures, stalls, updated_at,"
     " token, lease_end, lease, detail"
+)
+_SCHEDULE_COLUMNS = (
+    "name, queue, job, paused, changed_at, anchor_at, since, removed_at, times, options, payload"
+)
+_TICK_COLUMNS = "name, last_tick, fired_count, skipped_count, last_job"
+_LOAD_SCHEDULES = (
+    f"SELECT {_SCHEDULE_COLUMNS}, {_TICK_COLUMNS} FROM schedules JOIN ticks USING (name)"
+    " ORDER BY name"
 )
 _TOMBSTONE_COLUMNS = "id, verdict, ended_at, digest, seq, queue, job_id"
 _READ = (
@@ -340,6 +351,7 @@ class SqliteStore:
         mail: list[Any] = self._run("SELECT * FROM mail ORDER BY target, number").fetchall()
         links: list[Any] = self._run("SELECT * FROM links ORDER BY shard").fetchall()
         watchers: list[Any] = self._run("SELECT * FROM watchers ORDER BY id, shard").fetchall()
+        schedules: list[Any] = self._run(_LOAD_SCHEDULES).fetchall()
         keys: list[Any] = self._run(
             "SELECT queue, key, id, seq, until FROM timed_keys ORDER BY queue, key"
         ).fetchall()
@@ -353,6 +365,7 @@ class SqliteStore:
             mail=[(target, number, Row(*row)) for target, number, *row in mail],
             links=links,
             watchers=watchers,
+            schedules=[read_schedule(row[:11], row[11:]) for row in schedules],
         )
 
     def _number(self, sql: str) -> int:
@@ -410,6 +423,7 @@ class SqliteStore:
         windows = [(queue, *window) for queue, window in rare.windows.items()]
         self._insert("windows", "queue, leases, granted_at", windows)
         self._write_mail(rare)
+        self._write_schedules(rare)
         self._write_timed_keys(rare)
         for seq, job in rare.rewritten.items():
             self._rewrite(job, effects.payloads.get(seq))
@@ -426,6 +440,16 @@ class SqliteStore:
                 self._run("DELETE FROM settings WHERE queue = ?", (number,))
             else:
                 self._insert("settings", "queue, settings", [(number, packed)])
+
+    def _write_schedules(self, rare: Rare) -> None:
+        ticks = [tick_row(schedule) for schedule in rare.ticks.values()]
+        self._insert("ticks", _TICK_COLUMNS, ticks)
+        for name, schedule in rare.schedules.items():
+            if schedule is None:
+                self._run("DELETE FROM schedules WHERE name = ?", (name,))
+                self._run("DELETE FROM ticks WHERE name = ?", (name,))
+            else:
+                self._insert("schedules", _SCHEDULE_COLUMNS, [schedule_row(schedule)])
 
     def _write_timed_keys(self, rare: Rare) -> None:
         for (number, key), held in rare.timed_keys.items():

@@ -23,6 +23,7 @@ NAMED_PURE = (
     "cluster/topology.py",
     "cluster/restarts.py",
     "cluster/coordinator/agenda.py",
+    "cluster/coordinator/cron.py",
     "cluster/coordinator/sweeps.py",
     "pyq/errors.py",
     "pyq/job.py",
@@ -31,6 +32,7 @@ NAMED_PURE = (
     "pyq/options.py",
     "pyq/parsing.py",
     "pyq/routes.py",
+    "pyq/schedule.py",
     "pyq/settings.py",
     "pyq/texts.py",
     "pyq/wire.py",
@@ -39,7 +41,7 @@ NAMED_PURE = (
 IMPURE_OF_OURS = {
     "pyq.process", "pyq.connection", "pyq.client", "pyq.worker", "pyq.log", "pyq.handoff",
     "pyq.heartbeats", "pyq.fetcher", "pyq.queue", "pyq.handle", "pyq.bulk", "pyq.events",
-    "pyq.deadletters", "pyq.listing",
+    "pyq.deadletters", "pyq.listing", "pyq.schedules",
 }  # fmt: skip
 
 

@@ -106,11 +106,12 @@ class Operators:
                 said.append((index, STALE))
                 news = True
                 continue
-            job.lease.until, job.lease.suspect = self.mono + job.lease.ms, False
+            lease = job.lease
+            lease.until, lease.suspect = max(lease.until, self.mono + lease.ms), False
             if job.cancel:  # said each time
                 said.append((index, OK, "cancel_requested"))
-                news = news or not job.lease.told
-                job.lease.told = True
+                news = news or not lease.told
+                lease.told = True
         for older in [beat for beat in self.beats if beat.worker == worker]:
             self.answer(self.beats, older, (*older.body, ()))
         body = len(items), tuple(said)
@@ -163,6 +164,7 @@ class Operators:
         if self.mono < self.sweep_at:
             return 0, 0
         suspects = stalled = 0
+        self.sweep_at = self.mono + self.period()
         for job in self.all("active"):
             silent = job.lease.until <= self.mono and not late
             if silent and job.lease.suspect:
@@ -171,7 +173,6 @@ class Operators:
             elif silent:
                 suspects += 1
             job.lease.suspect = silent
-        self.sweep_at = self.mono + self.period()
         return suspects, stalled
 
     # --- operators: single jobs ------------------------------------------------------------------

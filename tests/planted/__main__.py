@@ -1,4 +1,4 @@
-"""`python -m tests.planted [word ...]`: plant each bug, run the tests of the core, tell who found it.
+"""`python -m tests.planted [word ...]`: plant each bug, run the tests, tell which one finds it.
 
 With words only the bugs whose description has them. Ends with 1 if a bug was found by none.
 """

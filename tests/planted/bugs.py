@@ -57,14 +57,15 @@ BUGS = [
         "a group does not go on when one of its jobs dies",
         "shardnode/core/lifecycle.py",
         "    if job.options.group:\n        leave(state, job, before)\n    if job.options.unique:\n"
-        "        release_key(job, False, effects)\n    _leave_memory",
-        "    if job.options.unique:\n        release_key(job, False, effects)\n    _leave_memory",
+        "        release_key(job, False, effects)\n    if job.options.edges:",
+        "    if job.options.unique:\n        release_key(job, False, effects)\n"
+        "    if job.options.edges:",
     ),
     Bug(
         "a released job has lost an attempt",
         "shardnode/core/lifecycle.py",
-        "    job.attempt -= 1\n",
-        "",
+        "    job.attempt -= 1\n    if delay_ms > 0:",
+        "    if delay_ms > 0:",
     ),
     Bug(
         "a key that is held for a time is free after a restart",
@@ -75,8 +76,8 @@ BUGS = [
     Bug(
         "a job that was leased before still expires",
         "shardnode/core/timers.py",
-        "    return job.lease is None and (job.state is WAITING or job.state is DELAYED)\n",
-        "    return job.state is WAITING or job.state is DELAYED\n",
+        "    return job.may_expire and job.state in",
+        "    return job.state in",
     ),
     Bug(
         "a freed slot wakes nobody",

@@ -280,7 +280,9 @@ def _check_waiting_callers(state: ShardState) -> None:
     assert set(state.results) <= set(state.jobs), "somebody waits for the end of an ended job"
     readers = [parked for parked in state.events.readers if not parked.done]
     relays = [parked for parked in state.relays if not parked.done]
-    parked_count = sum(map(len, (state.parked, beats, results, readers, relays)))
+    watchers = state.schedules.readers
+    assert not any(parked.done for parked in watchers)
+    parked_count = sum(map(len, (state.parked, beats, results, readers, relays, watchers)))
     assert state.parked_count == parked_count, "parked_count drifts (P16)"
 
 
@@ -296,7 +298,7 @@ def _check_timers(state: ShardState) -> None:
         entry[-1].seq for entry in state.timers.expiring._entries if entry[-1].lease is None
     }
     for job in state.jobs.values():
-        if job.options.ttl_ms and job.lease is None:
+        if job.may_expire:
             assert job.seq in expiring, "a job that nothing expires"
     for queue in state.queues.values():
         times = {(entry[0], entry[-1][1]) for entry in state.timers.keys._entries}
@@ -354,6 +356,7 @@ def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
             assert rebuilt_behind == [job.seq for job in group.behind], f"group {key}"
     overfull = {queue.name for queue in state.overfull}
     assert {queue.name for queue in other.overfull} <= overfull, "a queue that nobody looks after"
+    assert other.pinned.keys() == state.pinned.keys(), "a restart would keep other records (I33)"
     assert other.tended.keys() == {other.queues[queue.name] for queue in state.tended}
 
 
@@ -369,6 +372,7 @@ def what_records_keep(state: ShardState) -> dict[str, Any]:
         for queue in state.queues.values()
     } | {
         "": (state.counter, state.tombstones_count),
+        "schedules": {schedule.name: schedule for schedule in state.schedules},
         "mail": {n: (bag.sent, list(bag.rows)) for n, bag in state.mail.items() if bag.sent},
         "received": {n: number for n, number in state.received.items() if number},
         "watchers": {job_id: sorted(a.shards) for job_id, a in state.awaited.items() if a.shards},

@@ -11,11 +11,13 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, NamedTuple
 
+from pyq.cron import check_cron
 from pyq.errors import Status
 from pyq.job import JobState
 from pyq.limits import FRAME_BYTES_MAX, LEASE_MS_DEFAULT
 from pyq.messages import (
     Ack,
+    AddSchedule,
     Block,
     Cancel,
     Change,
@@ -29,6 +31,7 @@ from pyq.messages import (
     Events,
     Extend,
     Fail,
+    Fired,
     Get,
     Goodbye,
     Heartbeat,
@@ -53,17 +56,21 @@ from pyq.messages import (
     Retry,
     Return,
     Row,
+    Schedules,
     States,
     Stats,
     StopWorkers,
+    Suspend,
     Sweep,
     Unpull,
+    Unschedule,
     Update,
     Worker,
     Workers,
 )
 from pyq.options import check_options
 from pyq.routes import slot_of
+from pyq.schedule import Schedule, check_template, schedule_from_wire
 from pyq.wire import Flag, Verb, unpack_body, unpack_header
 from shardnode.core.effects import Effects, Found, Need, Now
 from shardnode.core.recovery import restore_jobs, restore_queues
@@ -88,8 +95,11 @@ VERBS: dict[type, Verb] = {
         Get, List, Counts, Result, Sweep, Workers, Goodbye, Retry, Cancel, Purge,
         Ping, Stats, Promote, Update, Configure, Pause, Drain, Clean, Obliterate,
         Log, Logs, Events, Block, States, Outbox, Deliver, Open,
+        Unschedule, Suspend, Fired, Schedules,
     )
-} | {StopWorkers: Verb.STOP_WORKERS, DeadStats: Verb.DEAD_STATS}  # fmt: skip
+} | {
+    StopWorkers: Verb.STOP_WORKERS, DeadStats: Verb.DEAD_STATS, AddSchedule: Verb.SCHEDULE,
+}  # fmt: skip
 
 
 class Clock:
@@ -658,6 +668,65 @@ def outbox(
 
 def deliver(rig: Rig, source: int, first: int, *rows: Row, at: int | None = None) -> Call:
     return rig.send(Deliver(rig.origin("relay"), source, first, rows), at=at)[0]
+
+
+def schedule(
+    rig: Rig,
+    name: str = "nightly",
+    pattern: str = "* * * * *",
+    queue: str = "emails",
+    job: str = "report",
+    payload: bytes = b"p",
+    options: dict[str, Any] | None = None,
+    at: int | None = None,
+    **times: Any,
+) -> Call:
+    """Add or change a schedule; the answer's body is (word, view)."""
+    given = {"pattern": pattern, **times} if pattern else times
+    command = AddSchedule(
+        rig.origin("admin"),
+        name,
+        check_cron(given),
+        queue,
+        job,
+        payload,
+        check_template(options),
+    )
+    return rig.send(command, at=at)[0]
+
+
+def unschedule(rig: Rig, name: str = "nightly", at: int | None = None) -> Call:
+    return rig.send(Unschedule(rig.origin("admin"), name), at=at)[0]
+
+
+def suspend(rig: Rig, name: str = "nightly", paused: bool = True, at: int | None = None) -> Call:
+    return rig.send(Suspend(rig.origin("admin"), name, paused), at=at)[0]
+
+
+def fired(
+    rig: Rig,
+    tick: int,
+    name: str = "nightly",
+    job_id: bytes = b"",
+    skipped: int = 0,
+    at: int | None = None,
+) -> Call:
+    return rig.send(Fired(rig.origin("cron"), name, tick, job_id, skipped), at=at)[0]
+
+
+def ask_schedules(rig: Rig, at: int | None = None, **fields: Any) -> Call:
+    return rig.send(Schedules(rig.origin("reader"), **fields), at=at)[0]
+
+
+def schedules(rig: Rig, name: str = "") -> dict[str, Schedule]:
+    """The schedules of a shard by name, those removed of late left out."""
+    call = ask_schedules(rig, name=name)
+    assert call.status is Status.OK, call.answer
+    epoch, _, more, views = call.body
+    assert epoch == rig.state.epoch
+    assert not more
+    found = [schedule_from_wire(view) for view in views]
+    return {schedule.name: schedule for schedule in found if not schedule.removed_at}
 
 
 def unpull(rig: Rig, parked: Call, at: int | None = None) -> Call:

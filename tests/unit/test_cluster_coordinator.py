@@ -73,7 +73,7 @@ def start_coordinator(folder: Path, parent: int = 0) -> "subprocess.Popen[bytes]
 
 
 @pytest.fixture
-def coordinator(folder: Path, router: FakeRouter) -> Iterator["subprocess.Popen[bytes]"]:
+def coordinator(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     process = start_coordinator(folder)
     yield process
     process.kill()
@@ -94,7 +94,11 @@ def test_it_attaches_and_sweeps_every_shard_when_the_shard_asks_for_it(folder, r
     info = info_of(folder)
     assert info["pid"] == coordinator.pid
     assert info["healthy"]
-    assert [task[0] for task in info["tasks"]] == ["attach", "sweep shard-0", "sweep shard-1"]
+    names = {task[0] for task in info["tasks"]}
+    assert names >= {
+        "attach",
+        *(f"{what} shard-{n}" for what in ("sweep", "relay") for n in (0, 1)),
+    }
 
 
 def test_a_shard_that_refuses_is_swept_again_in_a_second_and_delays_no_other(
@@ -107,6 +111,43 @@ def test_a_shard_that_refuses_is_swept_again_in_a_second_and_delays_no_other(
     failures = {task[0]: task[1] for task in info_of(folder)["tasks"]}
     assert failures["sweep shard-1"] >= 1
     assert failures["sweep shard-0"] == 0
+
+
+ROWS = [["watch", b"j" * 16, 0, ""]]
+
+
+def test_it_carries_rows_from_shard_to_shard_as_soon_as_they_are_there(router, coordinator):
+    first = router.next(Verb.OUTBOX, 0)
+    confirmed, skipped, limit, wait_ms = first.body
+    assert (confirmed, skipped) == ((), ())
+    assert limit >= 1_000
+    assert first.header.deadline_ms > wait_ms >= 10_000, "a request outlives its long poll"
+    began = time.monotonic()
+    router.answer(first, Status.OK, [[[1, 5, ROWS]]])
+    delivered = router.next(Verb.DELIVER, 1)
+    assert delivered.body == (0, 5, tuple(map(tuple, ROWS)))
+    router.answer(delivered, Status.OK, [5])
+    assert router.next(Verb.OUTBOX, 0).body[0] == ((1, 5),)
+    assert time.monotonic() - began < 1
+
+
+def test_after_the_router_was_away_it_asks_for_rows_at_once(folder, coordinator):
+    for _ in range(2):
+        router = FakeRouter(folder)
+        try:
+            router.next(Verb.OUTBOX, 0)
+            began = time.monotonic()
+            router.next(Verb.ATTACH, ROUTER)
+            assert time.monotonic() - began < 2
+        finally:
+            router.close()
+
+
+def test_rows_that_are_missing_make_it_unhealthy(folder, router, coordinator):
+    router.answer(router.next(Verb.OUTBOX, 0), Status.OK, [[[1, 9, ROWS]]])
+    router.answer(router.next(Verb.DELIVER, 1), Status.OK, [3])
+    assert router.next(Verb.OUTBOX, 0).body[1] == (1,), "left out from now on"
+    assert not info_of(folder)["healthy"]
 
 
 def test_it_answers_what_the_router_forwards_with_the_clients_address_in_front(router, coordinator):

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from pyq.errors import Status
 from pyq.ids import id_to_text
-from pyq.job import COMPLETED, DELAYED, Verdict
+from pyq.job import DELAYED, Verdict
 from pyq.limits import DEPENDS_MAX
 from pyq.messages import GATE_NAME, Block, Open, Reply, batch_answer
-from shardnode.core.dependencies import pin, shard_of_job
+from shardnode.core.dependencies import pin_completed, shard_of_job
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
 from shardnode.core.lifecycle import become_blocked, complete
 from shardnode.core.mail import is_full
 from shardnode.core.operations.removal import not_found
-from shardnode.core.operations.settle import REPLAYED, held, stale
+from shardnode.core.operations.settle import REPLAYED, confirm_cancelled, held, stale
 from shardnode.core.state import LeaseEnd, ShardState
 
 
@@ -31,7 +31,11 @@ def block(state: ShardState, command: Block, now: Now, found: Found | None) -> E
             exceptions.append(_stale_or_repeated(state, index, job_id, token))
             continue
         job, _ = holding
-        new = tuple(dep_id for dep_id in further if dep_id not in job.options.edges)
+        if job.cancel_requested:
+            end = LeaseEnd.RELEASED
+            exceptions.append(confirm_cancelled(state, index, job, end, now, effects))
+            continue
+        new = tuple(dict.fromkeys(d for d in further if d not in job.options.edges))
         settled, exception = look_up(state, index, job_id, new, found or {})
         if len(job.options.depends_on) + len(new) > DEPENDS_MAX:
             sentence = f"a job depends on at most {DEPENDS_MAX} others"
@@ -115,13 +119,3 @@ def look_up(
                 return b"", [index, Status.DEP_UNKNOWN, sentence]
         settled.append(verdict)
     return bytes(settled), None
-
-
-def pin_completed(state: ShardState, dep_ids: Sequence[bytes], found: Found) -> None:
-    """Jobs that are depended on, and have completed before, are kept from now on."""
-    for dep_id in dep_ids:
-        known = found.get(("job", dep_id))
-        if not isinstance(known, Stored) or dep_id not in state.awaited:
-            continue
-        if known.job.state is COMPLETED and known.job.seq not in state.pinned:
-            pin(state, known.job, False)

@@ -8,7 +8,7 @@ from pyq.errors import Status
 from pyq.job import DEAD
 from pyq.limits import RETENTION_JOBS_MAX
 from pyq.messages import NO_FILTERS, DeadStats, Reply, Retry, Tend, batch_answer
-from shardnode.core.dependencies import await_jobs
+from shardnode.core.dependencies import DONE, await_jobs
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Page, Stored
 from shardnode.core.keys import holder_id, take_key
 from shardnode.core.lifecycle import remove_ended, revive
@@ -138,10 +138,15 @@ def _may_live(job: Job) -> bool:
 
 def _start_afresh(state: ShardState, job: Job, now: Now, effects: Effects) -> None:
     revive(state, job, now, effects)
-    if job.options.edges:  # as if it were new: those it depends on are asked again
-        job.need_detail().settled = bytes(len(job.options.edges))
+    if job.options.edges:  # those that had not completed are asked again, as if it were new
+        detail = job.need_detail()
+        known = list(zip(job.options.edges, detail.settled, strict=True))
+        detail.settled = bytes(DONE if verdict == DONE else 0 for _, verdict in known)
         await_jobs(state, job, job.options.edges, effects)
-        state.rewatch_at = now.mono_ms
+        for dep_id, verdict in known:
+            if verdict != DONE or state.owns(dep_id):  # or its record must be kept again
+                state.unasked[dep_id] = None
+        state.unsettled.append(job)
         if job.options.dep_timeout_ms:
             state.timers.block(job)
     if job.options.unique and not job.options.unique_ttl_ms:  # a timed one is held to its time

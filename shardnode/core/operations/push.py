@@ -11,11 +11,11 @@ from pyq.messages import NewJob, Push, Reply, batch_answer, error_body
 from pyq.options import DEFAULT_OPTIONS, Options, check_options
 from pyq.routes import shard_of, slot_of
 from pyq.wire import Flag
-from shardnode.core.dependencies import await_jobs
+from shardnode.core.dependencies import await_jobs, pin_completed, settle
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
 from shardnode.core.keys import extend_key, holder_id, take_key
 from shardnode.core.lifecycle import open_queue, remove
-from shardnode.core.operations.blocking import look_up, pin_completed
+from shardnode.core.operations.blocking import look_up
 from shardnode.core.operations.changes import postpone
 from shardnode.core.queues import enter_new, wake
 from shardnode.core.state import Job, QueueState, ShardState, new_job
@@ -250,6 +250,9 @@ def _block(state: ShardState, job: Job, settled: bytes, found: Found, effects: E
     """An accepted job waits for others; it is looked at once more before the turn ends."""
     job.state = BLOCKED
     job.need_detail().settled = settled
+    for place, dep_id in enumerate(job.options.edges):
+        if not settled[place] and dep_id not in state.jobs and state.owns(dep_id):
+            settle(job, place, Verdict.REPLACED)  # by this very job, whose unique key it held
     effects.changed[job.seq] = job
     await_jobs(state, job, job.options.edges, effects)
     pin_completed(state, job.options.edges, found)

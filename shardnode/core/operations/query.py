@@ -208,6 +208,7 @@ def stats(state: ShardState, command: Stats, now: Now) -> Effects:
         "disk_low": state.disk_low,
         "dead_over": _over_their_cap(state),
         "events_recorded": state.events.on,
+        "schedules_count": sum(not schedule.removed_at for schedule in state.schedules),
         "sweep_in_ms": max(0, state.sweep_at - now.mono_ms),
     }
     return Effects(replies=[Reply(command.origin, Status.OK, [body])])
@@ -299,8 +300,7 @@ def _dependencies(job: Job) -> list[list[object]]:
 
 def _expires_at(job: Job) -> int | None:
     """Return when a job is given up that was never leased, or None."""
-    never_leased = job.lease is None and job.options.ttl_ms
-    return job.created_at + job.options.ttl_ms if never_leased else None
+    return job.created_at + job.options.ttl_ms if job.may_expire else None
 
 
 def _live_matches(state: ShardState, command: Get) -> list[Job]:

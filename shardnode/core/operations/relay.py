@@ -8,21 +8,22 @@ the disk here; otherwise a power failure would undo what the other one has acted
 from itertools import islice
 
 from pyq.errors import Status
-from pyq.job import BLOCKED, COMPLETED, DEAD
+from pyq.job import COMPLETED, DEAD
 from pyq.limits import PARKED_MAX, SETTLED_MAX
 from pyq.messages import RESOLVE, UNWATCH, WATCH, Deliver, Outbox, Reply, Rewatch, Row, error_body
 from shardnode.core.dependencies import (
     DONE,
     UNKNOWN,
+    note_end,
     pin,
+    pin_completed,
     shard_of_job,
-    tell,
     unwatch,
     watch,
 )
 from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
 from shardnode.core.mail import confirm, is_full, note_link, post
-from shardnode.core.state import Job, ParkedOutbox, ShardState
+from shardnode.core.state import ParkedOutbox, ShardState
 
 NOBODY = "no such job, or it was forgotten"
 
@@ -92,45 +93,39 @@ def deliver(state: ShardState, command: Deliver, now: Now, found: Found | None) 
 
 
 def rewatch(state: ShardState, command: Rewatch, now: Now, found: Found | None) -> Effects | Need:
-    """Ask again for whatever blocked jobs wait for: what was missed is met all the same."""
-    waited_for = [
-        job_id
-        for job_id, awaited in state.awaited.items()
-        if any(_waits_for(job, job_id) for job in islice(awaited.jobs.values(), SETTLED_MAX))
-    ]
-    here = [job_id for job_id in waited_for if state.owns(job_id) and job_id not in state.jobs]
+    """Ask again for what jobs wait for: what was missed is met all the same."""
+    asked = list(islice(state.unasked, SETTLED_MAX))
+    here = [job_id for job_id in asked if state.owns(job_id) and job_id not in state.jobs]
     if found is None and here:
         keys: list[Key] = [("job", job_id) for job_id in here]
         return Need(keys)
     effects = Effects()
+    pin_completed(state, here, found or {})
     for job_id in here:
         verdict, error = _end_of((found or {}).get(("job", job_id)))
-        tell(state, job_id, verdict, error, effects)
-    for job_id in waited_for:
+        note_end(state, job_id, verdict, error)
+    for job_id in asked:
+        del state.unasked[job_id]
         target = shard_of_job(state, job_id)
         if target != state.shard and not is_full(state, target):
             post(state, target, Row(WATCH, job_id), effects)
     return effects
 
 
-def _waits_for(job: Job, job_id: bytes) -> bool:
-    if job.state is not BLOCKED:
-        return False
-    return job.need_detail().settled[job.options.edges.index(job_id)] != DONE
-
-
 def _hand_out(state: ShardState, command: Outbox, effects: Effects) -> bool:
     """Answer with the first rows for each target; False if there are none."""
-    parts: list[list[object]] = []
-    left = command.limit
-    for target, bag in sorted(state.mail.items()):
-        if not bag.rows or not left or target in command.skipped:
-            continue
-        rows = [list(row) for _, row in islice(bag.rows, left)]
-        parts.append([target, bag.rows[0][0], rows])
-        left -= len(rows)
-    if not parts:
+    bags = [
+        (target, bag)
+        for target, bag in sorted(state.mail.items())
+        if bag.rows and target not in command.skipped
+    ]
+    if not bags:
         return False
+    share = -(-command.limit // len(bags))  # nobody waits until all is told to another
+    parts: list[list[object]] = []
+    for target, bag in bags:
+        rows = [list(row) for _, row in islice(bag.rows, share)]
+        parts.append([target, bag.rows[0][0], rows])
     effects.sync = True
     effects.replies.append(Reply(command.origin, Status.OK, [parts]))
     return True
@@ -143,9 +138,7 @@ def _ended_keys(state: ShardState, rows: list[Row]) -> list[Key]:
 
 def _apply(state: ShardState, source: int, row: Row, found: Found, effects: Effects) -> None:
     if row.kind == RESOLVE:
-        awaited = state.awaited.get(row.id)
-        if awaited is not None and awaited.jobs:
-            state.fallout.append((row.id, row.verdict, row.error))
+        note_end(state, row.id, row.verdict, row.error)
     elif row.kind == UNWATCH:
         unwatch(state, row.id, source, effects)
     elif row.id in state.jobs:

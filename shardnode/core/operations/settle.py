@@ -45,7 +45,7 @@ def ack(state: ShardState, command: Ack, now: Now, found: Found | None) -> Effec
             lease = job.lease
             if lease is not None and lease.token == token:
                 if job.cancel_requested:
-                    exceptions.append(_confirm_cancelled(state, index, job, ACKED, now, effects))
+                    exceptions.append(confirm_cancelled(state, index, job, ACKED, now, effects))
                     continue
                 if lease.end is HELD or lease.end is STALLED:
                     lease.end = ACKED  # at once: the batch may name the job twice
@@ -78,7 +78,7 @@ def fail(state: ShardState, command: Fail, now: Now, found: Found | None) -> Eff
         elif job.state is not ACTIVE:
             exceptions.append(_repeated(index, job, LeaseEnd.FAILED, token))
         elif job.cancel_requested:
-            exceptions.append(_confirm_cancelled(state, index, job, LeaseEnd.FAILED, now, effects))
+            exceptions.append(confirm_cancelled(state, index, job, LeaseEnd.FAILED, now, effects))
         else:
             if result is not None:
                 effects.results[job.seq] = result
@@ -131,7 +131,7 @@ def release(state: ShardState, command: Release, now: Now, found: Found | None) 
             exceptions.append(_repeated(index, job, LeaseEnd.RELEASED, token))
         elif job.cancel_requested:
             exceptions.append(
-                _confirm_cancelled(state, index, job, LeaseEnd.RELEASED, now, effects)
+                confirm_cancelled(state, index, job, LeaseEnd.RELEASED, now, effects)
             )
         else:
             give_back(state, job, delay_ms, now, effects)
@@ -205,7 +205,7 @@ def _refuse(
     return stale(state, index, job_id)
 
 
-def _confirm_cancelled(
+def confirm_cancelled(
     state: ShardState, index: int, job: Job, end: LeaseEnd, now: Now, effects: Effects
 ) -> list[object]:
     """The holder of a job that shall be cancelled is done with it, however: the job is gone."""
