@@ -2,7 +2,8 @@
 
 `core` is the pure core with a memory store; `line` its line of waiting jobs against two
 heaps; `load` a real cluster under producers and workers; `restart` how long a shard takes
-to come back. With --json one object on stdout.
+to come back; `dependencies` jobs that wait for jobs of other shards. With --json one object
+on stdout.
 """
 
 import json
@@ -74,6 +75,19 @@ def line(as_json: bool) -> None:
     from bench.line import measure_line
 
     _show("line", measure_line(), as_json)
+
+
+@main.command()
+@click.option("--shards", default=4, help="of the cluster", show_default=True)
+@click.option("--pairs", default=5_000, help="of jobs, per shard", show_default=True)
+@click.option("--rounds", default=300, help="for the latency", show_default=True)
+@click.option("--links", default=1_000, help="of the chain", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="one JSON object on standard output")
+def dependencies(shards: int, pairs: int, rounds: int, links: int, as_json: bool) -> None:
+    """Jobs that depend on jobs of other shards: how soon, how many, how far."""
+    from bench.dependencies import measure_dependencies
+
+    _show("dependencies", measure_dependencies(shards, pairs, rounds, links), as_json)
 
 
 def _show(scenario: str, result: dict[str, Any], as_json: bool) -> None:

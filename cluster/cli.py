@@ -42,11 +42,12 @@ _COMMANDS = {
     "show": "jobs:show",
     "cancel": "jobs:cancel",
     "dlq": "dlq:dlq",
+    "cron": "cron:cron",
     "worker": "worker:worker",
     "run": "run:run",
 }
 _PROCESSES = ("up", "run")
-_QUICK = ("health", "status", "enqueue", "list", "show", "cancel")
+_QUICK = ("health", "status", "enqueue", "list", "show", "cancel", "cron")
 
 
 class _Commands(click.Group):

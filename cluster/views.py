@@ -44,13 +44,24 @@ def health_of(name: str, answer: Answer | None) -> Health:
     info: Mapping[str, Any] = answer.body[3] or {}
     if info.get("healthy") is False:
         late = [task[0] for task in info.get("tasks", ()) if task[1]]
+        late += [f"schedule {one}: {reason}" for one, reason in _cron(info, "failing")]
         return Health(name, False, f"answers, but keeps failing at: {', '.join(late)}")
     facts = [f"pid {info['pid']}"] if "pid" in info else []
     if answer.epoch:
         facts.append(f"epoch {answer.epoch}")
     if info.get("disk_low"):
         facts.append("its disk is nearly full: no pushes, no pulls until there is space")
+    silent = _cron(info, "silent")
+    if silent:
+        facts.append(
+            f"the clock was set back: silent until their last tick is past: {', '.join(silent)}"
+        )
     return Health(name, True, ", ".join(facts))
+
+
+def _cron(info: Mapping[str, Any], what: str) -> Sequence[Any]:
+    """Return what the coordinator says of schedules: those failing, or those silent."""
+    return (info.get("cron") or {}).get(what) or ()
 
 
 def health_lines(found: Sequence[Health]) -> list[str]:

@@ -38,6 +38,12 @@ FIELDS = (
     ("month", 1, 12),
     ("day-of-week", 0, 7),
 )
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_NAMES = {
+    **{day: number for number, day in enumerate(_DAYS)},
+    **{month: number for number, month in enumerate(_MONTHS, 1)},
+}
 _FORM = "minute hour day-of-month month day-of-week, and a second in front of them if you like"
 _MOMENT_MAX = 250_000_000_000_000  # in the year 9892: some years before datetime ends
 _LAST_DAY = 2_900_000  # since 1970
@@ -323,13 +329,23 @@ def _unsupported(name: str, field: str) -> str:
         return "write * instead of ?"
     if field.startswith("H"):
         return "a value chosen by hash (H) is not known; write a number"
+    terms = field.split(",")
+    if any(_is_a_range_of_one(term) for term in terms):
+        return "a range of one value has no steps"
     if name == "day-of-month":
-        terms = field.split(",")
         if any("W" in term and term != "LW" for term in terms):
             return "of the weekdays (W) only LW, the last one of the month, is known"
         if any("L" in term and term not in ("L", "LW") for term in terms):
             return "L, the last day of the month, stands alone"
     return ""
+
+
+def _is_a_range_of_one(term: str) -> bool:
+    """Whether a term is 5-5/2, which cronsim reads as 5/2: from 5 to the end."""
+    ends, slash, _ = term.partition("/")
+    first, dash, last = ends.partition("-")
+    numbers = [str(_NAMES.get(end, end)).lstrip("0") for end in (first, last)]
+    return bool(slash and dash) and numbers[0] == numbers[1]
 
 
 def _check_that_it_comes(option: str, text: str, fields: list[str]) -> None:

@@ -40,9 +40,13 @@ class Schedule:
     last_job: bytes = b""  # id of the job created last
 
     @property
-    def is_over(self) -> bool:
+    def is_used_up(self) -> bool:
         """Whether it has created all the jobs it may."""
         return bool(self.cron.limit) and self.fired_count >= self.cron.limit
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether it fires no more, unless it is changed."""
+        return self.is_used_up or 0 < self.cron.end_at < now_ms
 
     def says_the_same(self, other: "Schedule") -> bool:
         """Whether both were registered with the same words."""

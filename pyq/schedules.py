@@ -71,8 +71,8 @@ class Schedules:
 
         - `pattern`: five fields (minute hour day-of-month month day-of-week), six with seconds in
           front, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`, by the clocks of `zone`
-        - `every`: instead of a pattern, a duration from a second to ten years, counted from `start`,
-          else from now
+        - `every`: instead of a pattern, a duration from a second to ten years; the first tick is
+          at `start`, else one interval from now
         - `start` / `end`: aware datetimes; no tick before or after
         - `limit`: so many jobs in all
         - `overlap`: what a tick does while the last job has not ended: "skip" it, or "allow" two
@@ -281,7 +281,7 @@ def _options_to_user(wire: Mapping[str, Any]) -> dict[str, Any]:
 
 def _next_of(record: Schedule, n: int) -> list[datetime]:
     """Return the next ticks of a schedule, as they will be if nothing is in the way."""
-    if record.is_over:
+    if record.is_used_up:
         return []
     after_ms = max(record.last_tick, record.since)
     if not record.cron.every_ms or record.last_tick <= _now_ms():

@@ -115,7 +115,7 @@ class _Item:
     @property
     def fires(self) -> bool:
         record = self.record
-        return not (record.paused or record.removed_at or record.is_over)
+        return not (record.paused or record.removed_at or record.is_used_up)
 
 
 class _Source:
@@ -199,13 +199,14 @@ class Crons:
 
     def _take_view(self, name: str, view: Mapping[str, Any], shard: int, now: Now) -> None:
         try:
-            check_cron(view["cron"])
             record = schedule_from_wire(view)
+            if not record.removed_at:
+                check_cron(view["cron"])
         except (BadOption, TypeError, KeyError) as error:  # a zone that is not known any more
-            self._drop(name)
             if name not in self._unreadable:
                 facts = {"schedule": name, "reason": str(error)}
                 self.notes.append(Note("critical", "schedule_unreadable", facts))
+            self._drop(name)
             self._unreadable[name] = str(error)
             return
         self._unreadable.pop(name, None)

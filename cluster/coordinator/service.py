@@ -7,6 +7,7 @@ what shards tell each other: `relay.py`; what fires by the clock: `cron.py`.
 """
 
 import os
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +85,9 @@ class Coordinator:
         self._fires: dict[bytes, tuple[str, int]] = {}  # request id -> key of the question
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router_there = True
+        # Between the end of a connection and the start of the next one the socket may still
+        # take messages, and loses them.
+        self._broken = False
         self._router = self._connect()
         self._monitor = self._watch_router()
         self._server = self._listen()
@@ -98,8 +102,8 @@ class Coordinator:
         while not stop.count:
             wakeup_ms = self._next_wakeup()
             # Without a router we wait until there is one: the socket is writable then.
-            interest = zmq.POLLIN if self._router_there else zmq.POLLIN | zmq.POLLOUT
-            poller.modify(self._router, interest)
+            waits = not self._router_there and not self._broken
+            poller.modify(self._router, zmq.POLLIN | zmq.POLLOUT if waits else zmq.POLLIN)
             events = dict(poller.poll(max(0, wakeup_ms - _now_ms())))
             if events.get(self._router, 0) & zmq.POLLOUT:
                 self._router_there = True
@@ -147,6 +151,8 @@ class Coordinator:
 
     def _send(self, question: Question, timeout_ms: int, flags: int = 0) -> bytes | None:
         """Send a request; return its id, or None if there is no router to take it."""
+        if self._broken:
+            return None
         self._sequence += 1
         request_id = self._incarnation + self._sequence.to_bytes(8, "big")
         header = pack_header(
@@ -244,18 +250,23 @@ class Coordinator:
         return router
 
     def _watch_router(self) -> zmq.Socket[bytes]:
-        """Return a socket that is readable when the connection to the router broke."""
+        """Return a socket that tells when the connection to the router broke, or is new."""
         address = "inproc://router-monitor"
-        self._router.monitor(address, zmq.Event.DISCONNECTED)
+        self._router.monitor(address, zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED)
         monitor: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
         monitor.setsockopt(zmq.LINGER, 0)
         monitor.connect(address)
         return monitor
 
     def _hear_monitor(self) -> None:
-        """The connection to the router broke: nothing that is under way will be answered."""
+        """If the connection to the router broke, nothing that is under way will be answered."""
+        broke = False
         while self._monitor.poll(0):
-            self._monitor.recv_multipart()
+            event = self._monitor.recv_multipart()[0]
+            self._broken = int.from_bytes(event[:2], sys.byteorder) == zmq.Event.DISCONNECTED
+            broke = broke or self._broken
+        if not broke:
+            return
         now_ms = _now_ms()
         self._router_there = False
         self._errands.clear()

@@ -8,11 +8,11 @@ of them has ended, so that they can read its result. Ends are not passed on at o
 from collections.abc import Sequence
 
 from pyq.ids import id_to_text, slot_of_id
-from pyq.job import BLOCKED, COMPLETED, Verdict
+from pyq.job import BLOCKED, COMPLETED, DEAD, Verdict
 from pyq.limits import ERROR_BYTES_MAX
 from pyq.messages import RESOLVE, UNWATCH, WATCH, Row
 from pyq.routes import shard_of
-from shardnode.core.effects import Effects, Found, Stored
+from shardnode.core.effects import Effects, Found, Stored, Tombstone
 from shardnode.core.mail import post
 from shardnode.core.state import Awaited, Ended, Job, ShardState
 
@@ -32,10 +32,15 @@ def await_jobs(state: ShardState, job: Job, dep_ids: Sequence[bytes], effects: E
         awaited = state.awaited.get(dep_id)
         if awaited is None:
             awaited = state.awaited[dep_id] = Awaited()
-        first = not awaited.jobs
         awaited.jobs[job.seq] = job
-        if first and not state.owns(dep_id):
-            post(state, shard_of_job(state, dep_id), Row(WATCH, dep_id), effects)
+        if not awaited.asked and not state.owns(dep_id):
+            ask(state, dep_id, awaited, effects)
+
+
+def ask(state: ShardState, job_id: bytes, awaited: Awaited, effects: Effects) -> None:
+    """The shard of a job shall tell when, or how, it has ended."""
+    awaited.asked = True
+    post(state, shard_of_job(state, job_id), Row(WATCH, job_id), effects)
 
 
 def forget_all(state: ShardState, job: Job, effects: Effects) -> None:
@@ -113,8 +118,22 @@ def tell(state: ShardState, job_id: bytes, verdict: int, error: str, effects: Ef
 def note_end(state: ShardState, job_id: bytes, verdict: int, error: str) -> None:
     """Dependents of this shard are to be settled soon."""
     awaited = state.awaited.get(job_id)
-    if awaited is not None and awaited.jobs:
+    if awaited is None:
+        return
+    awaited.asked = False  # who depends on it from now on has to ask again
+    if awaited.jobs:
         state.fallout.append(Ended(job_id, verdict, error, [*reversed(awaited.jobs.values())]))
+
+
+def end_of(known: object) -> tuple[int, str]:
+    """Return verdict and error of a job that is not live, given what the store has of it."""
+    if isinstance(known, Stored):
+        detail = known.job.detail
+        error = detail.error[: ERROR_BYTES_MAX // 16] if detail is not None else ""
+        return int(known.job.state), error if known.job.state is DEAD else ""
+    if isinstance(known, Tombstone) and known.verdict is not Verdict.DEAD:
+        return int(known.verdict), ""
+    return UNKNOWN, ""  # never there, forgotten, or a dead one that was purged
 
 
 def take_fallout(state: ShardState, limit: int) -> list[tuple[Job, int, Ended]]:

@@ -260,7 +260,7 @@ class Shard:
         if state.tended and now.mono_ms >= state.tend_at:
             state.tend_at = now.mono_ms + TEND_MS
             chores += [Tend(nobody, queue.name, after) for queue, after in state.tended.items()]
-        if state.awaited and now.mono_ms >= state.rewatch_at:
+        if now.mono_ms >= state.rewatch_at:
             state.rewatch_at = now.mono_ms + REWATCH_MS
             ask_again(state)
         if state.unasked:

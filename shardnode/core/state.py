@@ -342,11 +342,12 @@ class ParkedOutbox:
 class Awaited:
     """A job that others depend on, here or on other shards, whether or not it has ended."""
 
-    __slots__ = ("jobs", "queue", "seq", "shards")
+    __slots__ = ("asked", "jobs", "queue", "seq", "shards")
 
     def __init__(self) -> None:
         self.jobs: dict[int, Job] = {}  # live dependents of this shard, by seq
         self.shards: dict[int, None] = {}  # that have some
+        self.asked = False  # it lives on another shard, which is going to tell
         self.seq = 0  # of its record, once it has completed here and for as long as it is kept
         self.queue: QueueState | None = None  # ... and its queue
 

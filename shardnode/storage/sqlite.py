@@ -42,7 +42,7 @@ from shardnode.storage.records import (
 )
 from shardnode.storage.store import OutcomeUnknown, StoreError, StoreFull
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ROWS_PER_STATEMENT = 50  # more gains little and makes preparing a statement slow
 SCAN_ROWS_MAX = 20_000  # rows one page looks at: bounds the turn when few of them match
 _NO_LIMIT = 1 << 62  # above every number and every time

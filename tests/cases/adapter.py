@@ -7,7 +7,8 @@ bytes, to the parser and the pure core of one shard, under a clock that only the
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from datetime import datetime
 from io import StringIO
 from itertools import count
 from typing import Any, NamedTuple
@@ -121,6 +122,23 @@ def backoff_preview(spec: tuple[Any, ...], n: int) -> int:
 def library_preview(spec: tuple[Any, ...], n: int) -> list[float]:
     """The first `n` delays in seconds, as the client library shows them."""
     return pyq.backoff_preview(_backoff(spec), n)
+
+
+def cron_preview(
+    pattern: str | None, zone: str = "UTC", after: str = "", n: int = 1, every: str | None = None
+) -> list[str]:
+    """The next ticks after a moment, as clocks in the zone show them, to the minute."""
+    moment = datetime.fromisoformat(after)
+    ticks = pyq.cron_preview(pattern, n, every=every, zone=zone, after=moment)
+    return [tick.isoformat(timespec="minutes") for tick in ticks]
+
+
+def cron_hints(pattern: str) -> list[str]:
+    """What the command line says beside the next ticks of a pattern."""
+    output = StringIO()
+    with redirect_stderr(output), redirect_stdout(StringIO()):
+        assert main(["cron", "next", pattern]) == 0
+    return output.getvalue().splitlines()
 
 
 def _backoff(spec: tuple[Any, ...]) -> Backoff:
@@ -416,6 +434,11 @@ class Surface:
 
     def clean(self, queue: str, state: str, older_ms: int = 0, limit: int | None = None) -> int:
         return self._remove(Verb.CLEAN, [state, older_ms], queue, limit)
+
+    def cron_put(self, name: str, pattern: str, queue: str = "cron", **times: Any) -> str:
+        """Add a schedule: "added", "changed" or "unchanged". Raises Refused."""
+        body = [{"pattern": pattern, **times}, queue, NAME, pack(None), None]
+        return str(self.ask(Verb.SCHEDULE, body, name).body[0])
 
     def obliterate(self, queue: str, force: bool = False) -> int:
         return self._remove(Verb.OBLITERATE, [force], queue, None)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyq.cron import check_cron
 from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, GONE, WAITING, Verdict
 from pyq.messages import NO_FILTERS, WATCH, Filters, Row
 from pyq.options import check_options
@@ -25,6 +26,7 @@ from shardnode.storage.store import Store, StoreError, StoreFull
 from tests.support.records import (
     a_job,
     a_lease,
+    a_schedule,
     accepted,
     changed,
     completed,
@@ -38,6 +40,9 @@ from tests.support.records import (
     removed,
     revived,
     rewritten,
+    scheduled,
+    ticked,
+    unscheduled,
     waiting_again,
 )
 
@@ -1066,6 +1071,69 @@ def test_tombstones_of_an_obliterated_queue_are_trimmed_and_aged(bench):
     assert bench.one("job", jobs[1].id) is None
 
 
+# --- schedules --------------------------------------------------------------------------
+
+
+def test_a_schedule_comes_back_as_it_was_put(bench):
+    whole = a_schedule(
+        "whole",
+        cron=check_cron({"pattern": "0 6 * * MON", "zone": "Asia/Tokyo", "limit": 3}),
+        payload=b"\xff\0",
+        options={"tags": ("a", "b"), "backoff": (5, 2, 9, 0, ()), "timeout_ms": 0},
+        paused=True,
+        changed_at=1,
+        anchor_at=2,
+        since=3,
+        removed_at=4,
+        last_tick=5,
+        fired_count=6,
+        skipped_count=7,
+        last_job=b"j" * 16,
+    )
+    plain = a_schedule("plain", cron=check_cron({"every_ms": 5_000}))
+    bench.put(scheduled(whole, plain))
+    bench.restart()
+    assert bench.loaded.schedules == [plain, whole]
+
+
+def test_ticks_move_a_schedule_on_and_a_change_keeps_them(bench):
+    bench.put(scheduled(a_schedule()))
+    bench.put(ticked(a_schedule(last_tick=5, fired_count=1, last_job=b"j" * 16)))
+    bench.restart()
+    assert bench.loaded.schedules == [a_schedule(last_tick=5, fired_count=1, last_job=b"j" * 16)]
+    changed_since = a_schedule(payload=b"other", last_tick=5, fired_count=1, last_job=b"j" * 16)
+    bench.put(scheduled(changed_since))
+    bench.put(ticked(replace(changed_since, last_tick=6, skipped_count=1)))
+    bench.restart()
+    assert bench.loaded.schedules == [replace(changed_since, last_tick=6, skipped_count=1)]
+
+
+def test_a_forgotten_schedule_leaves_nothing(bench):
+    bench.put(scheduled(a_schedule("a", last_tick=5), a_schedule("b")))
+    bench.put(unscheduled("a"))
+    bench.restart()
+    assert [schedule.name for schedule in bench.loaded.schedules] == ["b"]
+    bench.put(scheduled(a_schedule("a")))
+    bench.restart()
+    assert bench.loaded.schedules[0].last_tick == 0
+
+
+def test_several_changes_of_a_schedule_in_one_turn(bench):
+    """The last one per record wins, in whatever order they came."""
+    turn = scheduled(a_schedule(payload=b"1"))
+    turn.merge(ticked(a_schedule(payload=b"1", last_tick=5)))
+    turn.merge(scheduled(a_schedule(payload=b"2", last_tick=5)))
+    turn.merge(ticked(a_schedule(payload=b"2", last_tick=6)))
+    bench.put(turn)
+    bench.restart()
+    assert bench.loaded.schedules == [a_schedule(payload=b"2", last_tick=6)]
+    gone = ticked(a_schedule(payload=b"2", last_tick=7))
+    gone.merge(unscheduled("nightly"))
+    bench.put(gone)
+    bench.restart()
+    assert bench.loaded.schedules == []
+
+
 # --- both stores do the same ------------------------------------------------------------
 
 TEXTS = ("a", "g", "red", "tags", "group", "naïve", "")
@@ -1611,6 +1679,16 @@ def test_a_rollback_brings_the_payload_before_back(disk):
     disk.store.stage(rewritten(job, payloads={1: b"new"}), 1)
     disk.store.rollback()
     assert disk.store.payloads([1]) == {1: b"001"}
+
+
+def test_a_tick_rewrites_no_payload_of_its_schedule(disk):
+    disk.put(scheduled(a_schedule()))
+    said: list[str] = []
+    disk.store._db.trace_v2(0x01, lambda event: said.append(event["sql"]))  # SQLITE_TRACE_STMT
+    disk.put(ticked(a_schedule(last_tick=5)))
+    disk.store._db.trace_v2(0, None)
+    assert [sql for sql in said if "ticks" in sql]
+    assert not [sql for sql in said if "schedules" in sql]
 
 
 def test_forgetting_costs_nothing_for_logs_until_there_is_one(disk):

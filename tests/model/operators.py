@@ -61,9 +61,9 @@ class Operators:
         outcome = tomb.outcome = self.outcome(job.id)
         for ask in [ask for ask in self.asks if ask.id == job.id]:
             self.answer(self.asks, ask, outcome)
+        job.nth = self.next()
         if word == "completed" and job.o.keep_completed:
-            q.completions += 1
-            job.nth = q.completions
+            job.completions = q.completions = q.completions + 1
         elif word != "dead":
             tomb.lingers_until = self.mono + LINGER_MS
             del self.jobs[job.id]
@@ -177,7 +177,7 @@ class Operators:
 
     # --- operators: single jobs ------------------------------------------------------------------
 
-    def manage(self, verb, job_id, again):
+    def manage(self, verb, job_id, again, request_id):
         """CANCEL, PROMOTE, RETRY, PURGE."""
         job = self.jobs.get(job_id)
         if job is None:
@@ -196,8 +196,8 @@ class Operators:
                 self.ready(job)
             case "promote", "waiting" | "active":
                 return OK, ("again", job.state)
-            case "retry", "completed" | "dead":
-                return None if self.revive(job) else CONFLICT
+            case "retry", "completed" | "dead" if job.revived_by != request_id:
+                return None if self.revive(job, request_id) else CONFLICT
             case "retry", _:
                 return OK, ("again", job.state)
             case "purge", "dead":
@@ -207,20 +207,25 @@ class Operators:
                 return CONFLICT
         return None
 
-    def revive(self, job):
+    def revive(self, job, request_id=None):
         """An ended job starts afresh, unless its unique key has another holder."""
         keys, unique = self.queues[job.queue].keys, job.o.unique
-        key = keys.get(unique)
-        if key and key.owner != job.id:
+        if not self.key_of(job):
             return False
         if unique and not job.o.unique_ttl_ms:
             keys[unique] = N(owner=job.id, until=None)
         job.attempt = job.failures = job.stalls = 0
         job.reason = job.error = job.result = job.place = None
+        job.revived_by = request_id
         del self.tombs[job.id]
         job.lease.end = "void"
         self.ready(job)
         return True
+
+    def key_of(self, job):
+        """Whether the job has its unique key, or could have it again."""
+        key = self.queues[job.queue].keys.get(job.o.unique)
+        return key is None or key.owner == job.id
 
     def update(self, job_id, priority, delay_ms, run_at, payload):
         job = self.jobs.get(job_id)
@@ -284,30 +289,42 @@ class Operators:
 
     # --- upkeep: what becomes of ended jobs ------------------------------------------------------
 
-    def may(self, job):
-        """Sooner or later an ended job is forgotten, purged or retried; what is right by now."""
-        q, age_ms = self.queues[job.queue], self.wall - job.updated_at
-        s, peers = q.settings, self.all(job.state, queue=job.queue)
-        later = [peer for peer in peers if peer.updated_at > job.updated_at]
+    def may(self, job, surely=False):
+        """What is right to do with an ended job by now: forget it, purge it, or retry it.
+
+        Who ended later is told by order and by clock, which differ when a clock was set back, and
+        after a restart only of those still there; `surely`: either way.
+        """
+        q, o, age_ms = self.queues[job.queue], job.o, self.wall - job.updated_at
+        s, count = q.settings, min if surely else max
+        peers = [peer for peer in self.all(job.state, queue=job.queue) if peer is not job]
+        by_order = sum(peer.nth > job.nth for peer in peers)
+        by_clock = sum(peer.updated_at >= job.updated_at + surely for peer in peers)
+        later = count(by_order, by_clock)
         if job.state == "completed" and age_ms >= COMPLETED_MS_MIN:
-            if job.o.keep_count:
-                return "forgotten" if q.completions - job.nth >= job.o.keep_count else ""
-            if job.o.keep_ms:
-                return "forgotten" if age_ms >= job.o.keep_ms else ""
-            return "forgotten" if len(later) >= s.keep_count or 0 < s.keep_ms <= age_ms else ""
+            if o.keep_count:
+                return (
+                    {"forgotten"}
+                    if count(later, q.completions - job.completions) >= o.keep_count
+                    else set()
+                )
+            over = later >= s.keep_count or 0 < s.keep_ms <= age_ms
+            return {"forgotten"} if (age_ms >= o.keep_ms if o.keep_ms else over) else set()
+        right = set()
         if job.state == "dead":
-            if 0 < s.dead_ms <= age_ms or (s.drop_oldest and len(later) >= s.dead_max):
-                return "purged"
-            if job.retries < s.auto_retry_max and age_ms >= s.auto_retry_ms << job.retries:
-                return "retried"
-        return ""
+            if 0 < s.dead_ms <= age_ms or (s.drop_oldest and later >= s.dead_max):
+                right.add("purged")
+            again = job.retries < s.auto_retry_max and age_ms >= s.auto_retry_ms << job.retries
+            if again and self.key_of(job):
+                right.add("retried")
+        return right
 
     def tend(self, core):
         """Upkeep comes every few seconds: the core says when, here is said whether it may."""
         for job in list(self.jobs.values()):
-            what = self.may(job)
-            if what and job.id in core and what == "retried" and core[job.id] != job.state:
+            right = self.may(job)
+            if "retried" in right and core.get(job.id, "dead") != "dead":
                 self.revive(job)
                 job.retries += 1
-            elif what and core and job.id not in core:
+            elif right - {"retried"} and job.id not in core:
                 del self.jobs[job.id]

@@ -56,7 +56,8 @@ class Model(Operators):
         self.do(due, mono)
         waits = (*self.pulls, *self.asks, *self.beats)
         self.do([(wait.until, self.in_vain, wait) for wait in waits], mono)
-        self.tend(core or {})
+        if core is not None:
+            self.tend(core)
         if self.all("active") and mono >= self.sweep_at + self.period():
             self.sweep(late)  # nobody asked for it one period after it was due
         self.serve()
@@ -135,8 +136,8 @@ class Model(Operators):
             q.custom[o.job_id] = job_id
         job = self.jobs[job_id] = N(id=job_id, queue=queue, name=name, payload=payload, o=o)
         job.priority, job.created_at, job.place, job.lease = o.priority, self.wall, None, None
-        job.attempt = job.failures = job.stalls = job.retries = 0
-        job.reason = job.error = job.result = job.progress = None
+        job.attempt = job.failures = job.stalls = job.retries = job.nth = 0
+        job.reason = job.error = job.result = job.progress = job.revived_by = None
         job.cancel, job.log = False, []
         self.schedule(job, due)
         return None

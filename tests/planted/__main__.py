@@ -15,7 +15,7 @@ from tests.planted.bugs import BUGS, Bug
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("pyq", "shardnode", "router", "cluster", "tests", "pyproject.toml")
 # Those that speak in scenarios first: their names say best what is broken.
-TESTS = ("tests/scenarios", "tests/unit", "tests/properties", "tests/cases")
+TESTS = ("tests/scenarios", "tests/unit", "tests/properties", "tests/simulation", "tests/cases")
 DESELECT = "not live and not client and not shell and not cluster and not router"
 
 

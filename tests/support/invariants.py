@@ -15,7 +15,7 @@ from shardnode.core.heap import STALE_MIN, STALE_SHARE, ReadyLine
 from shardnode.core.queues import holds_group
 from shardnode.core.recovery import Loaded, restore_jobs, restore_queues
 from shardnode.core.shard import Shard
-from shardnode.core.state import Job, LeaseEnd, QueueState, ShardState
+from shardnode.core.state import Awaited, Job, LeaseEnd, QueueState, ShardState
 from shardnode.storage.store import Store
 
 LIVE = (WAITING, DELAYED, BLOCKED, ACTIVE)
@@ -34,7 +34,7 @@ def check_invariants(shard: Shard, store: Store, now: Now) -> None:
     _check_waiting_callers(state)
     _check_timers(state)
     _check_events(state)
-    _check_dependencies(state, records)
+    _check_dependencies(state, records, now)
     _check_records(state, store, records)
     _check_rebuilt(state, store, now)
 
@@ -188,7 +188,7 @@ def _check_limits(state: ShardState, now: Now) -> None:
             assert not full or queue.window_at is not None, "nobody looks when the window opens"
 
 
-def _check_dependencies(state: ShardState, records: dict[int, Job]) -> None:
+def _check_dependencies(state: ShardState, records: dict[int, Job], now: Now) -> None:
     assert not state.unsettled, "a blocked job was not looked at"
     dependents: dict[bytes, set[int]] = {}
     for job in state.jobs.values():
@@ -205,6 +205,9 @@ def _check_dependencies(state: ShardState, records: dict[int, Job]) -> None:
             assert job.seq == seq
         if awaited.seq:
             assert awaited.seq in state.pinned
+        if not (state.fallout or state.unasked or state.rewatch_at <= now.mono_ms):
+            told = awaited.asked or state.owns(job_id)
+            assert told or not _is_unsettled(awaited, job_id), "nobody is asked how it ends (I29)"
     assert not dependents, "a dependency that nobody awaits"
     for seq in state.pinned:
         assert records[seq].state is COMPLETED, "a pinned job without a record (I33)"
@@ -217,6 +220,16 @@ def _check_dependencies(state: ShardState, records: dict[int, Job]) -> None:
     for bag in state.mail.values():
         numbers = [number for number, _ in bag.rows]
         assert numbers == list(range(bag.sent - len(numbers) + 1, bag.sent + 1)), "I27"
+
+
+def _is_unsettled(awaited: Awaited, job_id: bytes) -> bool:
+    """True if a blocked job does not know yet how this one has ended."""
+    for job in awaited.jobs.values():
+        if job.state is BLOCKED:
+            assert job.detail is not None
+            if not job.detail.settled[job.options.edges.index(job_id)]:
+                return True
+    return False
 
 
 def _check_events(state: ShardState) -> None:
@@ -355,8 +368,10 @@ def _check_rebuilt(state: ShardState, store: Store, now: Now) -> None:
             rebuilt_behind = [job.seq for job in twin.groups[key].behind]
             assert rebuilt_behind == [job.seq for job in group.behind], f"group {key}"
     overfull = {queue.name for queue in state.overfull}
+    overfull |= {known.queue.name for known in state.awaited.values() if known.queue and known.seq}
     assert {queue.name for queue in other.overfull} <= overfull, "a queue that nobody looks after"
-    assert other.pinned.keys() == state.pinned.keys(), "a restart would keep other records (I33)"
+    if not state.unasked:
+        assert other.pinned.keys() == state.pinned.keys(), "a restart would keep others (I33)"
     assert other.tended.keys() == {other.queues[queue.name] for queue in state.tended}
 
 

@@ -105,7 +105,7 @@ class Net:
         if errand.verb is Verb.OUTBOX:
             self._polls[errand.shard].append((errand, call))
         else:
-            self.carried += [(errand.source, errand.shard, row) for row in errand.body[2]]
+            self.carried += [(errand.source, errand.shard, Row(*row)) for row in errand.body[2]]
             self._reply(errand, call)
         self.collect()
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from pyq.cron import check_cron
 from pyq.job import ACTIVE, COMPLETED, DEAD, DELAYED, GONE, WAITING, Verdict
 from pyq.options import check_options
+from pyq.schedule import Schedule
 from shardnode.core.effects import Effects
 from shardnode.core.state import Grant, Job, Lease, LeaseEnd, QueueState, new_job, new_lease
 
@@ -145,6 +147,33 @@ def purged(*jobs: Job) -> Effects:
 def rewritten(*jobs: Job, payloads: dict[int, bytes] | None = None) -> Effects:
     effects = Effects(payloads=payloads or {})
     effects.rare.rewritten.update((job.seq, job) for job in jobs)
+    return effects
+
+
+def a_schedule(name: str = "nightly", **fields: Any) -> Schedule:
+    """A schedule: its jobs are reports in the queue `emails`."""
+    said = {"cron": check_cron({"pattern": "@daily"}), "queue": "emails", "job": "report"}
+    return Schedule(name, **{**said, "payload": b"data", "options": {}, **fields})
+
+
+def scheduled(*schedules: Schedule) -> Effects:
+    """Effects of schedules that are added or changed."""
+    effects = Effects()
+    effects.rare.schedules.update((schedule.name, schedule) for schedule in schedules)
+    effects.rare.ticks.update((schedule.name, schedule) for schedule in schedules)
+    return effects
+
+
+def ticked(schedule: Schedule) -> Effects:
+    """Effects of a tick, and of nothing that was said anew."""
+    effects = Effects()
+    effects.rare.ticks[schedule.name] = schedule
+    return effects
+
+
+def unscheduled(name: str) -> Effects:
+    effects = Effects()
+    effects.rare.schedules[name] = None
     return effects
 
 

@@ -10,13 +10,15 @@ from pyq.ids import id_to_text
 from pyq.job import DELAYED, Verdict
 from pyq.limits import DEPENDS_MAX
 from pyq.messages import GATE_NAME, Block, Open, Reply, batch_answer
-from shardnode.core.dependencies import pin_completed, shard_of_job
-from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
+from shardnode.core.dependencies import end_of, pin_completed, shard_of_job
+from shardnode.core.effects import Effects, Found, Key, Need, Now, Tombstone
 from shardnode.core.lifecycle import become_blocked, complete
 from shardnode.core.mail import is_full
 from shardnode.core.operations.removal import not_found
 from shardnode.core.operations.settle import REPLAYED, confirm_cancelled, held, stale
 from shardnode.core.state import LeaseEnd, ShardState
+
+_LOOKED_AT_MAX = 10_000  # jobs, in search of a circle: bounds the turn
 
 
 def block(state: ShardState, command: Block, now: Now, found: Found | None) -> Effects | Need:
@@ -40,6 +42,9 @@ def block(state: ShardState, command: Block, now: Now, found: Found | None) -> E
         if len(job.options.depends_on) + len(new) > DEPENDS_MAX:
             sentence = f"a job depends on at most {DEPENDS_MAX} others"
             exception = [index, Status.BAD_OPTION, sentence]
+        if exception is None and _waits_for(state, new, job_id):
+            sentence = "it would wait for a job that waits for itself"
+            exception = [index, Status.BAD_OPTION, sentence]
         if exception is not None:
             exceptions.append(exception)
             continue
@@ -48,6 +53,21 @@ def block(state: ShardState, command: Block, now: Now, found: Found | None) -> E
     body = batch_answer(len(command.items), exceptions)
     effects.replies.append(Reply(command.origin, Status.OK, body))
     return effects
+
+
+def _waits_for(state: ShardState, job_ids: Sequence[bytes], wanted: bytes) -> bool:
+    """True if one of these jobs depends on the wanted one, as far as this shard can see."""
+    ahead, seen = [*job_ids], set(job_ids)
+    while ahead and len(seen) < _LOOKED_AT_MAX:
+        job = state.jobs.get(ahead.pop())
+        if job is None:
+            continue
+        if wanted in job.options.edges:
+            return True
+        new = [job_id for job_id in job.options.edges if job_id not in seen]
+        seen.update(new)
+        ahead += new
+    return False
 
 
 def _stale_or_repeated(state: ShardState, index: int, job_id: bytes, token: bytes) -> list[object]:
@@ -110,12 +130,9 @@ def look_up(
             return b"", [index, Status.BUSY, sentence]
         if target == state.shard and dep_id not in state.jobs:
             known = found.get(("job", dep_id))
-            if isinstance(known, Stored):
-                verdict = int(known.job.state)
-            elif isinstance(known, Tombstone):
-                verdict = int(known.verdict)
-            else:
+            if known is None:
                 sentence = f"it depends on {id_to_text(dep_id)}, which is not known"
                 return b"", [index, Status.DEP_UNKNOWN, sentence]
+            verdict, _ = end_of(known)
         settled.append(verdict)
     return bytes(settled), None

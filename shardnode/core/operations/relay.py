@@ -8,12 +8,12 @@ the disk here; otherwise a power failure would undo what the other one has acted
 from itertools import islice
 
 from pyq.errors import Status
-from pyq.job import COMPLETED, DEAD
+from pyq.job import COMPLETED
 from pyq.limits import PARKED_MAX, SETTLED_MAX
 from pyq.messages import RESOLVE, UNWATCH, WATCH, Deliver, Outbox, Reply, Rewatch, Row, error_body
 from shardnode.core.dependencies import (
-    DONE,
-    UNKNOWN,
+    ask,
+    end_of,
     note_end,
     pin,
     pin_completed,
@@ -21,11 +21,9 @@ from shardnode.core.dependencies import (
     unwatch,
     watch,
 )
-from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored, Tombstone
+from shardnode.core.effects import Effects, Found, Key, Need, Now, Stored
 from shardnode.core.mail import confirm, is_full, note_link, post
 from shardnode.core.state import ParkedOutbox, ShardState
-
-NOBODY = "no such job, or it was forgotten"
 
 
 def outbox(state: ShardState, command: Outbox, now: Now) -> Effects:
@@ -102,13 +100,14 @@ def rewatch(state: ShardState, command: Rewatch, now: Now, found: Found | None) 
     effects = Effects()
     pin_completed(state, here, found or {})
     for job_id in here:
-        verdict, error = _end_of((found or {}).get(("job", job_id)))
+        verdict, error = end_of((found or {}).get(("job", job_id)))
         note_end(state, job_id, verdict, error)
     for job_id in asked:
         del state.unasked[job_id]
         target = shard_of_job(state, job_id)
-        if target != state.shard and not is_full(state, target):
-            post(state, target, Row(WATCH, job_id), effects)
+        awaited = state.awaited.get(job_id)
+        if awaited is not None and target != state.shard and not is_full(state, target):
+            ask(state, job_id, awaited, effects)
     return effects
 
 
@@ -155,17 +154,6 @@ def _watch_ended(
         watch(state, job_id, source, effects)
         if known.job.state is COMPLETED and known.job.seq not in state.pinned:
             pin(state, known.job, False)
-    verdict, error = _end_of(known)
+    verdict, error = end_of(known)
     post(state, source, Row(RESOLVE, job_id, verdict, error), effects)
 
-
-def _end_of(known: object) -> tuple[int, str]:
-    """Return verdict and error of a job that is not live."""
-    if isinstance(known, Stored):
-        job = known.job
-        if job.state is DEAD:
-            return int(DEAD), job.detail.error[:256] if job.detail is not None else ""
-        return DONE, ""
-    if isinstance(known, Tombstone):
-        return int(known.verdict), ""
-    return UNKNOWN, NOBODY

@@ -144,9 +144,7 @@ def forget_schedules(state: ShardState, now: Now, effects: Effects) -> None:
     table.forget_at = min(kept) + TOMBSTONE_MS_MAX if kept else None
 
 
-def _registered(
-    known: Schedule | None, command: AddSchedule, now: Now
-) -> tuple[Schedule, str]:
+def _registered(known: Schedule | None, command: AddSchedule, now: Now) -> tuple[Schedule, str]:
     """Return the record of a schedule that is added or changed, and what that is called."""
     at = now.wall_ms
     schedule = Schedule(
@@ -171,7 +169,9 @@ def _registered(
         for name in ("paused", "last_tick", "fired_count", "skipped_count", "last_job")
     }
     if not schedule.begins_anew(known):
-        kept |= {"anchor_at": known.anchor_at, "since": known.since}
+        kept["anchor_at"] = known.anchor_at
+        if not known.is_over(at):
+            kept["since"] = known.since
     return replace(schedule, **kept), "changed"
 
 
