@@ -60,7 +60,7 @@ PARTLY = {
     "C01": "docs have the formula, not the case's table",
     "C02": "the cost of one call is not measured",
     "C04": "a killed worker is one that is never heard again",
-    "C06": "a listing is by acceptance, not by priority; one by one 5,000 of the 15,000 are drained",
+    "C06": "listings are by acceptance, not by priority; one by one 5,000 jobs are drained",
     "C08": "time is simulated; the cost of an idle cluster is not measured",
     "C09": "no work of the shard's own is counted instead of its CPU time",
     "C10": "no work of the shard's own is counted instead of its CPU time",

@@ -1,4 +1,4 @@
-"""The planted bugs of tests/planted still fit the code; running them takes minutes, this does not."""
+"""The planted bugs of tests/planted still fit the code. Running them takes minutes."""
 
 from pathlib import Path
 
