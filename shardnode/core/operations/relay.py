@@ -156,4 +156,3 @@ def _watch_ended(
             pin(state, known.job, False)
     verdict, error = end_of(known)
     post(state, source, Row(RESOLVE, job_id, verdict, error), effects)
-

@@ -130,9 +130,7 @@ def release(state: ShardState, command: Release, now: Now, found: Found | None) 
         elif job.state is not ACTIVE:
             exceptions.append(_repeated(index, job, LeaseEnd.RELEASED, token))
         elif job.cancel_requested:
-            exceptions.append(
-                confirm_cancelled(state, index, job, LeaseEnd.RELEASED, now, effects)
-            )
+            exceptions.append(confirm_cancelled(state, index, job, LeaseEnd.RELEASED, now, effects))
         else:
             give_back(state, job, delay_ms, now, effects)
     body = batch_answer(len(command.items), exceptions)
