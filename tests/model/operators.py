@@ -186,11 +186,11 @@ class Operators:
         match verb, job.state:
             case "cancel", "waiting" | "delayed":
                 self.end(job, "cancelled")
-            case "cancel", "active":  # its holder is told, and confirms; or its lease ends
-                job.cancel = True
+            case "cancel", "active":  # its worker is told, and confirms; or the lease ends
                 for beat in [beat for beat in self.beats if beat.worker == job.lease.worker]:
-                    if not job.lease.told:
+                    if not job.cancel:
                         self.answer(self.beats, beat, (*beat.body, ("beat",)))
+                job.cancel = True
                 return OK, "cancel_requested"
             case "promote", "delayed":
                 self.ready(job)

@@ -91,8 +91,8 @@ class Model(Operators):
             who = job.lease.who
             self.newest[who] = max(self.newest.get(who, 0), job.lease.sequence)
         for queue in self.queues.values():
-            window = queue.settings.rate_per_ms
-            queue.window = [self.mono for at in queue.window if at + window >= self.mono]
+            since = self.wall - queue.settings.rate_per_ms  # records know only the wall clock
+            queue.window = [(self.mono, at) for _, at in queue.window if at >= since]
         for tomb in self.tombs.values():
             tomb.lingers_until = 0
         self.sweep_at = self.mono + self.period()
@@ -165,7 +165,7 @@ class Model(Operators):
     def head(self, queue):
         """The job to be leased next: of those that may run the highest priority, first ready."""
         q, s = self.queues[queue], self.queues[queue].settings
-        q.window = [at for at in q.window if at + s.rate_per_ms >= self.mono]
+        q.window = [at for at in q.window if at[0] + s.rate_per_ms >= self.mono]
         full = s.concurrency and len(self.all("active", queue=queue)) >= s.concurrency
         if s.paused or full or (s.rate_max and len(q.window) >= s.rate_max):
             return None
@@ -221,7 +221,7 @@ class Model(Operators):
                 job.lease.end, job.lease.ms = None, pull.lease_ms  # it is held
                 settings = self.queues[queue].settings
                 if settings.rate_max:
-                    self.queues[queue].window.append(self.mono)
+                    self.queues[queue].window.append((self.mono, self.wall))
                 lease_ms.append(settings.lease_ms or pull.lease_ms)
                 jobs.append(job)
         for job in jobs:
